@@ -1,0 +1,238 @@
+"""Every error that Talweg raises for the world's mistakes, as one tree.
+
+    TalwegError
+    ├── BadRequest            the request itself is wrong; sending it again will not help
+    │   ├── CorruptBatch      bytes that are not a batch, or no longer the batch they were
+    │   │   └── Incomplete    a batch whose end has not arrived yet
+    │   ├── BatchTooLarge     over a size limit, before or after decompression
+    │   ├── OutOfSequence     a producer's sequence number leaves a gap, or its epoch is old
+    │   ├── OffsetOutOfRange  below the log's start or above its end
+    │   ├── BadTopicName      a topic cannot be called that
+    │   └── TooManyPartitions more than the brokers may carry
+    ├── InvalidSetting        a setting that cannot work; the process does not start
+    ├── GroupNotFound         this broker carries no such group, or another incarnation of it
+    ├── NotFound              there is no such thing
+    │   ├── TopicNotFound
+    │   ├── PartitionNotFound
+    │   ├── ProducerNotFound  also: registered for another topic
+    │   ├── ConsumerNotFound  also: registered for another topic
+    │   └── BrokerNotFound    a broker that hears this registers again
+    ├── TopicExists           the name is taken
+    ├── StaleVersion          it was changed by another since it was read; read it and try again
+    ├── Unavailable           the cluster cannot do it now; try again
+    │   ├── NotLeader         another replica leads; names it when known
+    │   ├── NoQuorum          no majority could be reached
+    │   ├── Overloaded        too much is under way already: back-pressure
+    │   ├── StorageFull       no space left on the disk: reads go on, writes are refused
+    │   ├── TooFewBrokers     fewer active brokers than replicas
+    │   ├── MetadataUnavailable  the metadata store cannot be reached, or has not confirmed a change
+    │   └── LeaseLost         this manager is no longer the primary
+    └── StorageError          the disk failed
+        ├── DamagedLog        bytes in the middle of a log are not what was written
+        └── NewerFormat       written by a newer version of Talweg
+
+Callers branch on the class, `code` or `retriable`, never on the text.
+"""
+
+from typing import ClassVar
+
+
+class TalwegError(Exception):
+    """The root: what it is called on the wire, its HTTP status, and whether to try again."""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+    retriable: ClassVar[bool] = False
+
+
+class BadRequest(TalwegError):
+    """The request itself is wrong."""
+
+    code = "bad_request"
+    status = 400
+
+
+class CorruptBatch(BadRequest):
+    """Bytes that are not a batch, or no longer the batch they were."""
+
+    code = "corrupt_batch"
+
+
+class Incomplete(CorruptBatch):
+    """The bytes are right so far, but the batch's end is missing."""
+
+    code = "incomplete_batch"
+
+
+class BatchTooLarge(BadRequest):
+    """Over a size limit, before or after decompression."""
+
+    code = "batch_too_large"
+    status = 413
+
+
+class OutOfSequence(BadRequest):
+    """A producer's sequence number leaves a gap, or its epoch has been superseded."""
+
+    code = "out_of_sequence"
+    status = 409
+
+
+class OffsetOutOfRange(BadRequest):
+    """The offset is below the log's start (retention) or above its end."""
+
+    code = "offset_out_of_range"
+    status = 416
+
+
+class BadTopicName(BadRequest):
+    """A topic cannot be called that; the message says what it can be called."""
+
+    code = "bad_topic_name"
+
+
+class TooManyPartitions(BadRequest):
+    """More partitions than the brokers may carry."""
+
+    code = "too_many_partitions"
+    status = 409
+
+
+class InvalidSetting(TalwegError):
+    """A setting that cannot work: the message names it and says what was expected."""
+
+    code = "invalid_setting"
+    status = 400
+
+
+class GroupNotFound(TalwegError):
+    """No such group here, or another incarnation of it."""
+
+    code = "group_not_found"
+    status = 404
+    retriable = True
+
+
+class NotFound(TalwegError):
+    """There is no such thing."""
+
+    code = "not_found"
+    status = 404
+
+
+class TopicNotFound(NotFound):
+    """No topic of that name."""
+
+    code = "topic_not_found"
+
+
+class PartitionNotFound(NotFound):
+    """The topic has no partition of that number."""
+
+    code = "partition_not_found"
+
+
+class ProducerNotFound(NotFound):
+    """No producer of that number, or one of another topic."""
+
+    code = "producer_not_found"
+
+
+class ConsumerNotFound(NotFound):
+    """No consumer of that number, or one of another topic."""
+
+    code = "consumer_not_found"
+
+
+class BrokerNotFound(NotFound):
+    """No broker of that number. A broker that hears this registers again."""
+
+    code = "broker_not_found"
+
+
+class TopicExists(TalwegError):
+    """There is a topic of that name already."""
+
+    code = "topic_exists"
+    status = 409
+
+
+class StaleVersion(TalwegError):
+    """It was changed by another since it was read. Read it, decide anew and try again."""
+
+    code = "stale_version"
+    status = 409
+    retriable = True
+
+
+class Unavailable(TalwegError):
+    """The cluster cannot do it now. Trying again is right."""
+
+    code = "unavailable"
+    status = 503
+    retriable = True
+
+
+class NotLeader(Unavailable):
+    """Another replica leads this group. `leader` is its id when it is known."""
+
+    code = "not_leader"
+    status = 421
+
+    def __init__(self, message: str, leader: int | None = None) -> None:
+        super().__init__(message)
+        self.leader = leader
+
+
+class NoQuorum(Unavailable):
+    """No majority of the group could be reached."""
+
+    code = "no_quorum"
+
+
+class Overloaded(Unavailable):
+    """Too much is under way already. Slow down and try again."""
+
+    code = "overloaded"
+
+
+class StorageFull(Unavailable):
+    """No space left on the disk: reads go on, writes are refused until there is space."""
+
+    code = "storage_full"
+
+
+class TooFewBrokers(Unavailable):
+    """There are fewer active brokers than a partition is to have replicas."""
+
+    code = "too_few_brokers"
+
+
+class MetadataUnavailable(Unavailable):
+    """The metadata store cannot be reached, or has not confirmed a change: it may have happened or not."""
+
+    code = "metadata_unavailable"
+
+
+class LeaseLost(Unavailable):
+    """This manager is no longer the primary: nothing was written. Whoever is will do it."""
+
+    code = "lease_lost"
+
+
+class StorageError(TalwegError):
+    """The disk or the database failed."""
+
+    code = "storage_error"
+
+
+class DamagedLog(StorageError):
+    """Bytes in the middle of a log are not what was written. Never cut silently."""
+
+    code = "damaged_log"
+
+
+class NewerFormat(StorageError):
+    """Written by a newer version of Talweg than this one."""
+
+    code = "newer_format"

@@ -1,0 +1,287 @@
+"""What a leader does: feed its followers, commit, hand over, confirm reads, step down."""
+
+from typing import TYPE_CHECKING
+
+from talweg.raft.messages import (
+    NOOP,
+    Append,
+    AppendReply,
+    Entry,
+    FetchEntries,
+    FetchSnapshot,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    Refusal,
+    Role,
+    Snapshot,
+    TimeoutNow,
+)
+from talweg.raft.progress import Feeding, Progress
+
+if TYPE_CHECKING:
+    from talweg.raft.core import Raft
+
+
+def become_leader(raft: "Raft") -> None:
+    """Open the term with a no-op: only an entry of the own term can be committed by counting."""
+    assert raft.role is Role.CANDIDATE
+    raft.role = Role.LEADER
+    raft.leader = raft.replica
+    raft.elapsed = 0
+    raft.votes.clear()
+    raft.progress = {
+        peer: Progress(raft.log.last_index + 1, raft.clock)
+        for peer in raft.configuration.members
+        if peer != raft.replica
+    }
+    raft.term_start_index = raft.log.last_index + 1
+    raft.uncommitted_bytes = raft.log.payload_bytes(raft.commit_index + 1, raft.log.last_index)
+    raft.append([Entry(raft.term_start_index, raft.term, NOOP, b"")])
+    feed_all(raft)
+
+
+def tick(raft: "Raft") -> bool:
+    """A leader's share of a tick: heartbeats, and the doubt whether it still leads."""
+    if not _hears_a_quorum(raft):
+        raft.become_follower(raft.term, None)
+        return True
+    if raft.transfer_target is not None:
+        raft.transfer_ticks += 1
+        if raft.transfer_ticks >= raft.settings.election_ticks:
+            raft.transfer_target = None  # it did not take over in time: go on leading
+    if raft.elapsed < raft.settings.heartbeat_ticks:
+        return False
+    raft.elapsed = 0
+    send_heartbeats(raft)
+    return True
+
+
+def _hears_a_quorum(raft: "Raft") -> bool:
+    oldest = raft.clock - raft.settings.election_ticks
+    heard = int(raft.replica in raft.configuration.voters)
+    for voter in raft.configuration.voters:
+        if voter != raft.replica and raft.progress[voter].heard_at > oldest:
+            heard += 1
+    return heard >= raft.configuration.quorum
+
+
+def send_heartbeats(raft: "Raft") -> None:
+    """To everyone. The commit index is capped by what each is known to hold."""
+    commit_index, read_round = raft.commit_index, raft.reads.round
+    for peer, progress in raft.progress.items():
+        raft.send(
+            Heartbeat(
+                source=raft.replica,
+                target=peer,
+                term=raft.term,
+                commit=min(commit_index, progress.match_index),
+                round=read_round,
+            )
+        )
+
+
+def refuses(raft: "Raft", payload_bytes: int) -> Refusal | None:
+    """Back-pressure is a refusal too. One entry, however large, is always let through."""
+    if raft.role is not Role.LEADER:
+        return Refusal.NOT_LEADER
+    if raft.transfer_target is not None:
+        return Refusal.TRANSFERRING
+    settings, uncommitted_bytes = raft.settings, raft.uncommitted_bytes
+    if uncommitted_bytes and uncommitted_bytes + payload_bytes > settings.uncommitted_bytes_max:
+        return Refusal.OVERLOADED
+    if raft.stable_index < raft.log.last_index:
+        # The others may commit without us: a slow disk of our own must be felt too.
+        at_hand_bytes_max = settings.uncommitted_bytes_max + settings.tail_bytes_max
+        if raft.log.tail_bytes + payload_bytes > at_hand_bytes_max:
+            return Refusal.OVERLOADED
+    return None
+
+
+def propose(raft: "Raft", entries: list[Entry]) -> None:
+    """Append and send on. The entries need not be durable here before they leave for the others."""
+    assert raft.role is Role.LEADER and raft.transfer_target is None
+    assert entries[0].term == entries[-1].term == raft.term
+    raft.append(entries)
+    raft.uncommitted_bytes += sum([len(entry.payload) for entry in entries])
+    feed_all(raft)
+
+
+def feed_all(raft: "Raft") -> None:
+    """Send everyone what it lacks, as far as the limits allow."""
+    for peer, progress in raft.progress.items():
+        feed(raft, peer, progress)
+
+
+def feed(raft: "Raft", peer: int, progress: Progress) -> None:
+    """Send one follower what it lacks, as far as the limits allow."""
+    settings = raft.settings
+    while progress.next_index <= raft.log.last_index and not progress.paused(
+        settings.inflight_messages_max, settings.inflight_bytes_max
+    ):
+        if progress.next_index <= raft.log.start_index:
+            progress.fetching = True
+            raft.fetch(FetchSnapshot(peer))
+        elif progress.next_index < raft.log.tail_first:
+            progress.fetching = True
+            raft.fetch(FetchEntries(peer, progress.next_index, settings.append_bytes_max))
+        else:
+            entries = raft.log.slice(progress.next_index, settings.append_bytes_max)
+            _send_append(raft, peer, progress, entries)
+
+
+def _send_append(raft: "Raft", peer: int, progress: Progress, entries: list[Entry]) -> None:
+    prev_index = progress.next_index - 1
+    prev_term = raft.log.term(prev_index)
+    assert prev_term is not None
+    raft.send(
+        Append(
+            source=raft.replica,
+            target=peer,
+            term=raft.term,
+            prev_index=prev_index,
+            prev_term=prev_term,
+            entries=entries,
+            commit=raft.commit_index,
+            recovery_index=progress.recovery_index,
+        )
+    )
+    if entries:
+        progress.sent(entries[-1].index, sum([len(entry.payload) for entry in entries]))
+
+
+def fetched(raft: "Raft", peer: int, entries: list[Entry]) -> None:
+    """Old entries have come from the disk. Retention or a reply may have overtaken them."""
+    progress = raft.progress.get(peer)
+    if progress is None:
+        return
+    progress.fetching = False
+    # Read in an earlier term of ours they may be of a tail that another leader has overwritten since.
+    ours = all(raft.log.term(entry.index) == entry.term for entry in entries)
+    if entries and ours and entries[0].index == progress.next_index > raft.log.start_index:
+        _send_append(raft, peer, progress, entries)
+    if entries:
+        feed(raft, peer, progress)
+    # Nothing could be read: the next heartbeat reply tries again.
+
+
+def fetched_snapshot(raft: "Raft", peer: int, snapshot: Snapshot | None) -> None:
+    """A snapshot has come from the disk."""
+    progress = raft.progress.get(peer)
+    if progress is None:
+        return
+    progress.fetching = False
+    start_index = raft.log.start_index
+    if snapshot is None or snapshot.index < start_index or progress.next_index > start_index:
+        return
+    raft.send(InstallSnapshot(source=raft.replica, target=peer, term=raft.term, snapshot=snapshot))
+    progress.installing(snapshot.index, raft.clock)
+
+
+def handle_append_reply(raft: "Raft", reply: AppendReply) -> None:
+    """Learn how far a follower is, commit what a majority holds, send it more."""
+    progress = raft.progress.get(reply.source)
+    if raft.role is not Role.LEADER or progress is None:
+        return
+    progress.heard(raft.clock, recovering=reply.recovering, last_index=raft.log.last_index)
+    if reply.rejected:
+        retry_index = _retry_index(raft, reply)
+        if reply.recovering and reply.index <= progress.match_index:
+            progress.lost_its_log(retry_index, raft.log.last_index)
+            feed(raft, reply.source, progress)
+        elif progress.rejected(reply.index, retry_index):
+            feed(raft, reply.source, progress)
+        return
+    assert reply.index <= raft.log.last_index, "a follower holds what its leader does not"
+    if progress.acknowledged(reply.index):
+        advance_commit(raft)
+    feed(raft, reply.source, progress)
+    if raft.transfer_target == reply.source:
+        _hand_over_if_caught_up(raft)
+
+
+def _retry_index(raft: "Raft", reply: AppendReply) -> int:
+    if reply.hint_index < raft.log.start_index:
+        return reply.hint_index  # what it lacks has been dropped: no earlier entry to try, only a snapshot
+    agreed = raft.log.last_index_of_term_at_most(reply.hint_term, reply.hint_index)
+    return min(agreed, reply.index - 1)  # every rejection gets us further, so they come to an end
+
+
+def handle_heartbeat_reply(raft: "Raft", reply: HeartbeatReply) -> None:
+    """A follower lives. If it is behind and nothing moves, what it was sent has been lost."""
+    progress = raft.progress.get(reply.source)
+    if raft.role is not Role.LEADER or progress is None:
+        return
+    progress.heard(raft.clock, recovering=reply.recovering, last_index=raft.log.last_index)
+    if reply.round > progress.read_round:
+        progress.read_round = reply.round
+        _settle_reads(raft)
+    if progress.feeding is Feeding.INSTALL:
+        if raft.clock - progress.sent_at >= raft.settings.election_ticks:
+            progress.probe_again()
+    elif progress.stalled() and (progress.match_index < raft.log.last_index or reply.recovering):
+        progress.probe_sent = False
+        if not progress.fetching and progress.next_index > raft.log.start_index:
+            # What was sent ahead may be lost, and the limits keep more from being sent. An empty
+            # message costs nothing and finds out: it is acknowledged or rejected in its turn.
+            _send_append(raft, reply.source, progress, [])
+    feed(raft, reply.source, progress)
+
+
+def advance_commit(raft: "Raft") -> None:
+    """Commit what a majority of the voters has on disk, if it is of this term (paper, 5.4.2)."""
+    voters = raft.configuration.voters
+    held = sorted(
+        raft.stable_index if voter == raft.replica else raft.progress[voter].match_index for voter in voters
+    )
+    index = held[len(voters) - raft.configuration.quorum]
+    if index <= raft.commit_index or raft.log.term(index) != raft.term:
+        return
+    raft.uncommitted_bytes -= raft.log.payload_bytes(raft.commit_index + 1, index)
+    raft.commit(index)
+    if raft.replica not in voters and raft.configuration_history[-1][0] <= index:
+        # Our own removal is settled: tell the others so, and go.
+        send_heartbeats(raft)
+        raft.become_follower(raft.term, None)
+
+
+def term_is_open(raft: "Raft") -> bool:
+    """Whether this leader has committed an entry of its own term, and so knows what is committed."""
+    return raft.role is Role.LEADER and raft.commit_index >= raft.term_start_index
+
+
+def begin_reads(raft: "Raft") -> None:
+    """Ask for confirmation of everything that waits, in one round."""
+    if raft.reads.waiting and term_is_open(raft):
+        raft.reads.begin_round(raft.commit_index)
+        send_heartbeats(raft)
+        _settle_reads(raft)  # a group of one is its own majority
+
+
+def _settle_reads(raft: "Raft") -> None:
+    voters = raft.configuration.voters
+    answered = sorted(
+        raft.reads.round if voter == raft.replica else raft.progress[voter].read_round for voter in voters
+    )
+    raft.answer_reads(raft.reads.confirmed(answered[len(voters) - raft.configuration.quorum]))
+
+
+def transfer(raft: "Raft", target: int) -> Refusal | None:
+    """Stop taking proposals, bring the target up to date, tell it to campaign."""
+    if raft.role is not Role.LEADER:
+        return Refusal.NOT_LEADER
+    if target not in raft.configuration.voters:
+        return Refusal.NOT_A_VOTER
+    if target == raft.replica:
+        raft.transfer_target = None  # asked to stay: a transfer under way is called off
+        return None
+    raft.transfer_target = target
+    raft.transfer_ticks = 0
+    _hand_over_if_caught_up(raft)
+    return None
+
+
+def _hand_over_if_caught_up(raft: "Raft") -> None:
+    target = raft.transfer_target
+    if target is not None and raft.progress[target].match_index == raft.log.last_index:
+        raft.send(TimeoutNow(source=raft.replica, target=target, term=raft.term))

@@ -1,0 +1,48 @@
+"""Reads that must not be stale: a leader answers only after a majority confirmed that it still leads.
+
+Raft thesis, section 6.4. Requests gather into rounds; a round is a number that heartbeats carry and
+replies repeat.
+"""
+
+from collections import deque
+
+from talweg.raft.messages import ReadReady
+
+
+class Reads:
+    """The requests of one leader's term."""
+
+    def __init__(self) -> None:
+        self.round = 0  # the newest one that heartbeats carry
+        self._waiting: list[int] = []  # no round yet
+        self._rounds: deque[tuple[int, int, list[int]]] = deque()  # (round, commit index then, requests)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a new round is wanted."""
+        return bool(self._waiting)
+
+    def ask(self, request: int) -> None:
+        """Remember a request until the next round begins."""
+        self._waiting.append(request)
+
+    def begin_round(self, commit_index: int) -> None:
+        """Everything that waits is to be answered as of `commit_index`, once confirmed."""
+        self.round += 1
+        self._rounds.append((self.round, commit_index, self._waiting))
+        self._waiting = []
+
+    def confirmed(self, round_number: int) -> list[ReadReady]:
+        """A majority has answered `round_number`: it and all before it are settled."""
+        settled: list[ReadReady] = []
+        while self._rounds and self._rounds[0][0] <= round_number:
+            _, index, requests = self._rounds.popleft()
+            settled.extend(ReadReady(request, index) for request in requests)
+        return settled
+
+    def fail_all(self) -> list[int]:
+        """Leadership is lost: every open request."""
+        failed = [request for _, _, requests in self._rounds for request in requests] + self._waiting
+        self._rounds.clear()
+        self._waiting = []
+        return failed
