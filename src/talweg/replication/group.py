@@ -1,0 +1,140 @@
+"""A group on this broker, as the rest of the broker uses it: awaitable calls over one replica."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from talweg.errors import TalwegError
+from talweg.raft import Configuration, Role
+from talweg.replication.proposals import Appended, Done, Outcome
+from talweg.replication.replica import Replica
+from talweg.replication.state import Position
+
+
+class Group:
+    """Calls belong to the event loop's thread. Every wait ends: with an answer or with an error."""
+
+    def __init__(
+        self, name: str, incarnation: int, replica: Replica, touch: Callable[["Group"], None]
+    ) -> None:
+        self.name = name
+        self.incarnation = incarnation
+        self.replica = replica
+        self.disk_busy = False  # a job is with the writer
+        self.stopped = False
+        self._touch = touch
+        self._idle = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this broker leads the group, as far as it knows."""
+        return self.replica.raft.role is Role.LEADER
+
+    @property
+    def leader(self) -> int | None:
+        """Who leads, if it is known."""
+        return self.replica.raft.leader
+
+    @property
+    def term(self) -> int:
+        """The newest term seen."""
+        return self.replica.raft.term
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """Those who decide."""
+        return self.replica.raft.configuration.voters
+
+    def append_with_callback(self, frames: list[bytes], done: Done) -> None:
+        """`append` for callers who count microseconds."""
+        self.replica.append(frames, done)
+        self._touch(self)
+
+    async def append(self, frames: list[bytes]) -> Sequence[Appended]:
+        """Append frames, not yet stamped; returns where they stand once a majority has them on disk."""
+        future: asyncio.Future[Sequence[Appended]] = asyncio.get_running_loop().create_future()
+        self.append_with_callback(frames, _resolve(future))
+        return await future
+
+    async def commit_positions(self, positions: list[Position]) -> None:
+        """Replicate positions; returns once a majority has them on disk."""
+        future: asyncio.Future[Sequence[Appended]] = asyncio.get_running_loop().create_future()
+        self.replica.commit_positions(positions, _resolve(future))
+        self._touch(self)
+        await future
+
+    async def confirm_leadership(self) -> None:
+        """Returns when a majority has confirmed that this broker leads; raises NotLeader otherwise."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: TalwegError | None) -> None:
+            if not future.done():
+                future.set_result(None) if error is None else future.set_exception(error)
+
+        self.replica.confirm_leadership(done)
+        self._touch(self)
+        await future
+
+    async def read(self, offset: int, bytes_max: int) -> list[bytes]:
+        """Committed record batches from the one that holds `offset` on."""
+        return await asyncio.to_thread(self.replica.read_frames, offset, bytes_max)
+
+    def change(self, configuration: Configuration) -> TalwegError | None:
+        """Propose a configuration; the error says why it was refused."""
+        refusal = self.replica.raft.propose_configuration(configuration)
+        self._touch(self)
+        return self.replica.refused(refusal) if refusal is not None else None
+
+    def hand_over(self, target: int | None = None) -> None:
+        """Ask for another leader: `target`, or whoever has most of the log."""
+        raft = self.replica.raft
+        if not self.leads:
+            return
+        others = [voter for voter in self.voters if voter != raft.replica]
+        if target is None and others:
+            target = max(others, key=lambda voter: raft.progress[voter].match_index)
+        if target is not None:
+            raft.transfer(target)
+            self._touch(self)
+
+    def retain(self, *, bytes_max: int | None, before_timestamp: int | None) -> None:
+        """Retention, as far as a snapshot allows."""
+        self.replica.retain(bytes_max=bytes_max, before_timestamp=before_timestamp)
+        self._touch(self)
+
+    # For the host
+
+    def stop(self, error: TalwegError) -> None:
+        """No more work; whoever waits is told."""
+        self.stopped = True
+        self.replica.fail_all(error)
+        for task in self._tasks:
+            task.cancel()
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Remember a task until it is over."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def disk_went_idle(self) -> None:
+        """The writer has given its job back."""
+        self.disk_busy = False
+        self._idle.set()
+
+    async def wait_until_idle(self) -> None:
+        """Returns when no job is with the writer."""
+        while self.disk_busy:
+            self._idle.clear()
+            await self._idle.wait()
+
+
+def _resolve(future: asyncio.Future[Sequence[Appended]]) -> Done:
+    def done(outcome: Outcome) -> None:
+        if future.done():
+            return  # cancelled by whoever waited
+        if isinstance(outcome, TalwegError):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    return done

@@ -1,0 +1,267 @@
+"""Many replicas in one process: one clock, one network, a few writer threads for all of them.
+
+Whatever happens to a group in one turn of the event loop is carried out at the end of that turn, so
+proposals that arrive together travel together, and all heartbeats of a moment share a packet.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from talweg.errors import GroupNotFound, NoQuorum, TalwegError
+from talweg.raft import Configuration, FetchEntries, FetchSnapshot, Message, Settings
+from talweg.replication import wire
+from talweg.replication.group import Group
+from talweg.replication.link import Links
+from talweg.replication.replica import Job, Replica
+from talweg.replication.writer import Writer
+from talweg.storage import LogStores
+
+_log = logging.getLogger("talweg.replication")
+
+
+class HostSettings(msgspec.Struct, frozen=True):
+    """The driver's own settings; `raft` counts in ticks of `tick_seconds`."""
+
+    tick_seconds: float = 0.1
+    raft: Settings = Settings()
+    snapshot_interval_bytes: int = 64 << 20
+    writer_threads: int = 4
+    disk_retry_seconds: float = 0.5  # after a disk was full or failed
+
+
+class ReplicaHost:
+    """All replicas of one broker. Lives in one event loop."""
+
+    def __init__(
+        self,
+        broker: int,
+        stores: LogStores,
+        *,
+        settings: HostSettings | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.broker = broker
+        self.settings = settings or HostSettings()
+        self._stores = stores
+        self._random = random or Random()  # noqa: S311 - it spreads elections, it keeps no secret
+        self._groups: dict[int, Group] = {}  # by incarnation
+        self._links = Links(broker, self._packet_arrived, self._link_changed)
+        self._writer = Writer(self.settings.writer_threads)
+        self._touched: dict[int, Group] = {}  # to be pumped at the end of this turn, in order
+        self._outgoing: dict[int, list[tuple[int, Message]]] = {}  # by peer: leaves with that
+        self._finished: deque[tuple[Group, Job, TalwegError | None]] = deque()  # filled by writer threads
+        self._ticking: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # Life
+
+    async def start(self, address: str = "127.0.0.1", port: int = 0) -> int:
+        """Listen for peers and begin to tick; returns the port."""
+        self._loop = asyncio.get_running_loop()
+        port = await self._links.listen(address, port)
+        self._ticking = self._loop.create_task(self._keep_ticking())
+        return port
+
+    def connect(self, peer: int, address: str, port: int) -> None:
+        """Say where a peer is. May be said again when it moves."""
+        self._links.connect(peer, address, port)
+
+    @property
+    def connected(self) -> frozenset[int]:
+        """The peers that can be reached now."""
+        return self._links.connected
+
+    @property
+    def groups(self) -> list[Group]:
+        """Every group that is open here."""
+        return list(self._groups.values())
+
+    def group(self, incarnation: int) -> Group:
+        """One of them; raises GroupNotFound."""
+        try:
+            return self._groups[incarnation]
+        except KeyError:
+            raise GroupNotFound(f"broker {self.broker} carries no group {incarnation}") from None
+
+    async def open_group(
+        self, name: str, incarnation: int, configuration: Configuration, *, join: bool = False
+    ) -> Group:
+        """Carry a replica of a group. `join` says that the group exists elsewhere already."""
+        assert incarnation not in self._groups, f"group {incarnation} is open"
+        election_ticks = self.settings.raft.election_ticks
+        store = await asyncio.to_thread(self._stores.open, name, incarnation)
+        replica = await asyncio.to_thread(
+            Replica,
+            self.broker,
+            store,
+            configuration,
+            settings=self.settings.raft,
+            election_timeout=lambda: self._random.randint(election_ticks, 2 * election_ticks - 1),
+            snapshot_interval_bytes=self.settings.snapshot_interval_bytes,
+            join=join,
+        )
+        group = Group(name, incarnation, replica, self._touch)
+        self._groups[incarnation] = group
+        if configuration.members == (self.broker,):
+            replica.raft.campaign()  # nobody to wait for
+            self._touch(group)
+        return group
+
+    async def close_group(self, incarnation: int, *, delete: bool = False) -> None:
+        """Stop carrying a group; with `delete` its log goes too."""
+        group = self._groups.pop(incarnation, None)
+        if group is None:
+            return
+        self._touched.pop(incarnation, None)
+        group.stop(GroupNotFound(f"group {group.name} is no longer on broker {self.broker}"))
+        await group.wait_until_idle()
+        await asyncio.to_thread(group.replica.store.close)
+        if delete:
+            await asyncio.to_thread(self._stores.delete, group.name)
+
+    async def hand_over_leadership(self, timeout_seconds: float = 2.0) -> None:
+        """Give every group that this broker leads to another voter. What does not work in time stays."""
+        for group in self._groups.values():
+            group.hand_over()
+        assert self._loop is not None
+        deadline = self._loop.time() + timeout_seconds
+        while any(group.leads and len(group.voters) > 1 for group in self._groups.values()):
+            if self._loop.time() > deadline:
+                _log.warning("some groups found no new leader within %.1f s", timeout_seconds)
+                return
+            await asyncio.sleep(self.settings.tick_seconds / 10)
+
+    async def close(self) -> None:
+        """Stop everything and make it durable."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        await self._links.close()
+        for incarnation in list(self._groups):
+            await self.close_group(incarnation)
+        await asyncio.to_thread(self._writer.close)
+        await asyncio.to_thread(self._stores.close)
+
+    # What happens
+
+    async def _keep_ticking(self) -> None:
+        assert self._loop is not None
+        due = self._loop.time()
+        while True:
+            # Never more than one tick at once: a process that was stopped for a minute must not
+            # believe, before it has read its mail, that a minute has passed in silence.
+            due = max(due + self.settings.tick_seconds, self._loop.time())
+            await asyncio.sleep(due - self._loop.time())
+            for group in list(self._groups.values()):
+                if group.replica.raft.tick():
+                    self._after_event(group)
+
+    def _packet_arrived(self, peer: int, packet: bytes) -> None:
+        for incarnation, message in wire.read_packet(packet, peer, self.broker):
+            group = self._groups.get(incarnation)
+            if group is None:
+                continue  # deleted, or not open yet; the core bears the loss
+            if self._guarded(group, group.replica.step, message):
+                self._after_event(group)
+
+    def _link_changed(self, peer: int, connected: bool) -> None:
+        if connected:
+            return
+        for group in list(self._groups.values()):
+            self._tell(group, group.replica.raft.lost_contact, peer)
+
+    def _tell(self, group: Group, action: Callable[..., None], *arguments: object) -> None:
+        if self._guarded(group, action, *arguments):
+            self._touch(group)
+
+    def _guarded(self, group: Group, action: Callable[..., None], *arguments: object) -> bool:
+        # One group that meets a bug of ours must not take the others with it. It stops and says so.
+        try:
+            action(*arguments)
+        except Exception:  # noqa: BLE001 - logged with its trace, and the group is told
+            _log.exception("group %s stops on broker %d", group.name, self.broker)
+            self._groups.pop(group.incarnation, None)
+            self._touched.pop(group.incarnation, None)
+            group.stop(NoQuorum(f"group {group.name} has stopped on broker {self.broker}; see its log"))
+            return False
+        return True
+
+    # What is to be done
+
+    def _after_event(self, group: Group) -> None:
+        # The heartbeats of a thousand idle groups leave from here, without the ceremony of a Ready.
+        raft = group.replica.raft
+        if messages := raft.take_messages():
+            if not self._touched and not self._outgoing:
+                self._schedule()
+            for message in messages:
+                self._outgoing.setdefault(message.target, []).append((group.incarnation, message))
+        if raft.has_ready:
+            self._touch(group)
+
+    def _touch(self, group: Group) -> None:
+        if not self._touched and not self._outgoing:
+            self._schedule()
+        self._touched[group.incarnation] = group
+
+    def _schedule(self) -> None:
+        assert self._loop is not None
+        self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        touched, self._touched = self._touched, {}
+        outgoing, self._outgoing = self._outgoing, {}
+        for incarnation, group in touched.items():
+            replica = group.replica
+            if not self._guarded(group, replica.pump):
+                continue
+            if replica.outbox:
+                messages, replica.outbox = replica.outbox, []
+                for message in messages:
+                    outgoing.setdefault(message.target, []).append((incarnation, message))
+            if (job := replica.take_job()) is not None:
+                group.disk_busy = True
+                self._submit(group, job)
+            for fetch in replica.take_fetches():
+                self._fetch(group, fetch)
+        for peer, pairs in outgoing.items():
+            self._links.send(peer, wire.packets(pairs))
+
+    def _submit(self, group: Group, job: Job) -> None:
+        def done(error: TalwegError | None) -> None:  # in a writer's thread
+            wake = not self._finished
+            self._finished.append((group, job, error))
+            if wake:
+                assert self._loop is not None
+                self._loop.call_soon_threadsafe(self._jobs_finished)
+
+        self._writer.submit(job, done)
+
+    def _jobs_finished(self) -> None:
+        assert self._loop is not None
+        while self._finished:
+            group, job, error = self._finished.popleft()
+            if error is None:
+                group.disk_went_idle()
+                self._tell(group, group.replica.job_done, job)
+            elif group.stopped:
+                group.disk_went_idle()
+            else:
+                if not group.replica.raft.disk_failed:
+                    _log.error("group %s: the disk refuses: %s; trying again", group.name, error)
+                self._tell(group, group.replica.job_failed, job, error)
+                self._loop.call_later(self.settings.disk_retry_seconds, self._submit, group, job)
+
+    def _fetch(self, group: Group, fetch: FetchEntries | FetchSnapshot) -> None:
+        async def read() -> None:
+            result = await asyncio.to_thread(group.replica.fetch, fetch)
+            if not group.stopped:
+                self._tell(group, group.replica.fetched, fetch, result)
+
+        assert self._loop is not None
+        group.keep(self._loop.create_task(read()))

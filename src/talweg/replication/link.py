@@ -1,0 +1,172 @@
+"""One connection for a pair of brokers, whatever the number of groups they share.
+
+The broker with the smaller id dials, the other answers, so that a pair never ends up with two. Packets
+that cannot be sent are dropped: the consensus core is made for that, and a queue for a dead peer would
+only grow.
+"""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Callable
+from typing import cast
+
+from talweg.errors import CorruptBatch
+from talweg.replication import wire
+
+_LENGTH = struct.Struct("<I")
+SEND_BUFFER_BYTES_MAX = 64 << 20  # beyond that packets are dropped, as if the network had lost them
+RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)  # between attempts to dial; the last one repeats
+
+PacketArrived = Callable[[int, bytes], None]  # from which broker, what
+LinkChanged = Callable[[int, bool], None]  # which broker, whether it is connected now
+
+
+class Links:
+    """All connections of one broker to its peers."""
+
+    def __init__(self, broker: int, arrived: PacketArrived, changed: LinkChanged) -> None:
+        self.broker = broker
+        self._arrived = arrived
+        self._changed = changed
+        self._open: dict[int, _Connection] = {}  # by peer, greeted
+        self._accepted: set[_Connection] = set()  # not greeted yet, or open
+        self._dialling: dict[int, asyncio.Task[None]] = {}
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept peers; returns the port, which is the given one unless that was 0."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self, None), host, port)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def connect(self, peer: int, host: str, port: int) -> None:
+        """Keep a connection to `peer`, if it is ours to dial; a second call changes its address."""
+        if peer <= self.broker:
+            return
+        if (task := self._dialling.pop(peer, None)) is not None:
+            task.cancel()
+        self._dialling[peer] = asyncio.get_running_loop().create_task(self._keep_dialling(peer, host, port))
+
+    async def _keep_dialling(self, peer: int, host: str, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        attempt = 0
+        while True:
+            with contextlib.suppress(OSError):
+                _, connection = await loop.create_connection(lambda: _Connection(self, peer), host, port)
+                attempt = 0
+                await connection.closed.wait()
+            await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+            attempt += 1
+
+    def send(self, peer: int, parts: list[bytes]) -> bool:
+        """Send packets, or drop them. Whether they were sent."""
+        connection = self._open.get(peer)
+        return connection is not None and connection.send(parts)
+
+    @property
+    def connected(self) -> frozenset[int]:
+        """The peers that can be reached now."""
+        return frozenset(self._open)
+
+    async def close(self) -> None:
+        """Hang up everywhere."""
+        for task in self._dialling.values():
+            task.cancel()
+        await asyncio.gather(*self._dialling.values(), return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._accepted):
+            connection.abort()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    # For connections
+
+    def made(self, connection: "_Connection") -> None:
+        """A connection exists; who is at the other end is not known yet."""
+        self._accepted.add(connection)
+
+    def greeted(self, connection: "_Connection", peer: int) -> None:
+        """Now it is. A peer that comes again has lost its old connection, whether we noticed or not."""
+        old = self._open.get(peer)
+        self._open[peer] = connection
+        if old is not None:
+            old.abort()
+        self._changed(peer, True)
+
+    def lost(self, connection: "_Connection", peer: int | None) -> None:
+        """The connection is gone."""
+        self._accepted.discard(connection)
+        if peer is not None and self._open.get(peer) is connection:
+            del self._open[peer]
+            self._changed(peer, False)
+
+    def arrived(self, peer: int, packet: bytes) -> None:
+        """A packet has come."""
+        self._arrived(peer, packet)
+
+
+class _Connection(asyncio.Protocol):
+    """Cuts the stream into packets. The first one must be a greeting."""
+
+    def __init__(self, links: Links, expected_peer: int | None) -> None:
+        self.closed = asyncio.Event()
+        self._links = links
+        self._expected_peer = expected_peer
+        self._peer: int | None = None
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
+        self._links.made(self)
+        self._transport.write(wire.hello(self._links.broker))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed.set()
+        self._links.lost(self, self._peer)
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        position, size = 0, len(buffer)
+        try:
+            while size - position >= 4:
+                (length,) = _LENGTH.unpack_from(buffer, position)
+                if length > wire.PACKET_BYTES_MAX:
+                    raise CorruptBatch(f"a packet of {length} bytes")
+                if size - position - 4 < length:
+                    break
+                packet = bytes(memoryview(buffer)[position + 4 : position + 4 + length])
+                position += 4 + length
+                self._packet(packet)
+        except CorruptBatch:
+            self.abort()  # whoever this is, we do not speak the same language
+            return
+        del buffer[:position]
+
+    def _packet(self, packet: bytes) -> None:
+        if self._peer is not None:
+            self._links.arrived(self._peer, packet)
+            return
+        peer = wire.read_hello(packet)
+        if peer == self._links.broker or self._expected_peer not in (None, peer):
+            raise CorruptBatch(f"broker {peer} answered where broker {self._expected_peer} was expected")
+        self._peer = peer
+        self._links.greeted(self, peer)
+
+    def send(self, parts: list[bytes]) -> bool:
+        """Write, unless too much waits already."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return False
+        if transport.get_write_buffer_size() > SEND_BUFFER_BYTES_MAX:
+            return False
+        transport.write(b"".join(parts))  # one buffer: a vector of many small ones costs more than the copy
+        return True
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,157 @@
+"""What clients ask a leader to append: stamped, recognised when it is a retry, answered when committed."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from talweg.errors import NotLeader, Overloaded, TalwegError
+from talweg.raft import CONFIGURATION, NOOP, Entry, Raft, Refusal
+from talweg.records import Kind, encode_frame, peek, stamp
+from talweg.replication.state import PartitionState, Position, encode_positions
+
+
+class Appended(msgspec.Struct, frozen=True, gc=False):
+    """A batch that is committed: where it stands."""
+
+    first_offset: int
+    count: int
+    duplicate: bool = False  # it had been written before; this is that answer again
+
+
+Outcome = Sequence[Appended] | TalwegError
+Done = Callable[[Outcome], None]
+ReadEntries = Callable[[int, int], list[Entry]]  # first and last index → some entries from first on
+
+
+class Proposals:
+    """Those that came and are not yet in the log, and those that are and wait for a majority.
+
+    What comes between two flushes goes into the log together.
+    """
+
+    def __init__(self, raft: Raft, read_entries: ReadEntries) -> None:
+        self._raft = raft
+        self._read_entries = read_entries
+        self._frames: list[tuple[list[bytes], Done]] = []
+        self._frames_bytes = 0
+        self._positions: list[tuple[list[Position], Done]] = []
+        # In the log, by last index; the answer is known already and only waits for the commit.
+        self._waiting: deque[tuple[int, Sequence[Appended], Done]] = deque()
+        self._tail_state = PartitionState()  # as of the log's end, when this replica leads `_term`
+        self._term = 0  # the term that the above belongs to
+
+    def append(self, frames: list[bytes], done: Done) -> None:
+        """Append frames, not yet stamped, in this order."""
+        size_bytes = sum([len(frame) for frame in frames])
+        gathered_bytes = self._frames_bytes + size_bytes
+        refusal = self._raft.refuses(gathered_bytes)
+        if refusal is None and self._frames and gathered_bytes > self._raft.settings.uncommitted_bytes_max:
+            refusal = Refusal.OVERLOADED  # nothing is uncommitted now, but what was gathered soon will be
+        if refusal is not None:
+            done(self.refused(refusal))
+            return
+        self._frames.append((frames, done))
+        self._frames_bytes = gathered_bytes
+
+    def commit_positions(self, positions: list[Position], done: Done) -> None:
+        """Replicate positions. Those that come together share one entry."""
+        refusal = self._raft.refuses(0)
+        if refusal is not None:
+            done(self.refused(refusal))
+            return
+        self._positions.append((positions, done))
+
+    def flush(self, state: PartitionState) -> None:
+        """Put everything that came into the log. `state` is the committed one."""
+        if not self._frames and not self._positions:
+            return
+        refusal = self._raft.refuses(0)
+        if refusal is not None:
+            self.fail_all(self.refused(refusal))
+            return
+        self._bring_tail_up_to_date(state)
+        frames, self._frames, self._frames_bytes = self._frames, [], 0
+        positions, self._positions = self._positions, []
+        entries: list[Entry] = []
+        for proposed, done in frames:
+            self._stamp(proposed, done, entries)
+        if positions:
+            self._stamp_positions(positions, entries)
+        if entries:
+            self._raft.propose(entries)
+        self.committed(self._raft.applied_index)  # nothing but duplicates: perhaps answered at once
+
+    def committed(self, index: int) -> None:
+        """Tell everyone whose entries are committed now."""
+        waiting = self._waiting
+        # The place alone proves nothing: another leader may have committed something else there.
+        while waiting and waiting[0][0] <= index and self._raft.log.term(waiting[0][0]) == self._term:
+            _, answer, done = waiting.popleft()
+            done(answer)
+
+    def fail_unless_leading(self) -> None:
+        """Leadership is lost: whether they were committed is for a retry to find out."""
+        if self._waiting and (self._raft.refuses(0) is Refusal.NOT_LEADER or self._raft.term != self._term):
+            self.fail_all(self.refused(Refusal.NOT_LEADER))
+
+    def fail_all(self, error: TalwegError) -> None:
+        """Tell everyone who waits."""
+        told = [done for _, _, done in self._waiting]
+        told += [done for _, done in self._frames]
+        told += [done for _, done in self._positions]
+        self._waiting.clear()
+        self._frames, self._frames_bytes, self._positions = [], 0, []
+        for done in told:
+            done(error)
+
+    def refused(self, refusal: Refusal) -> TalwegError:
+        """The core's refusal as an error for the client."""
+        if refusal is Refusal.OVERLOADED:
+            return Overloaded("too many bytes wait for a majority; slow down and try again")
+        leader = self._raft.leader if self._raft.leader != self._raft.replica else None
+        return NotLeader(f"replica {self._raft.replica} cannot take it: {refusal.value}", leader)
+
+    def _stamp(self, frames: list[bytes], done: Done, entries: list[Entry]) -> None:
+        term, index = self._raft.term, self._raft.log.last_index + len(entries)
+        tail = self._tail_state
+        answer: list[Appended] = []
+        for frame in frames:
+            try:
+                known = tail.known(frame)
+                first_offset = tail.next_offset
+                kind, _, _, count, _, _ = peek(frame)
+                if known is not None:
+                    answer.append(Appended(known, count, duplicate=True))
+                    continue
+                stamped = stamp(frame, index=index + 1, term=term, first_offset=first_offset)
+            except TalwegError as error:
+                done(error)  # frames before it stand: sent again they are duplicates
+                return
+            index += 1
+            tail.fold(stamped)
+            entries.append(Entry(index, term, kind, stamped))
+            answer.append(Appended(first_offset, count))
+        # A duplicate may be of an entry that is not committed yet: its answer waits with the rest.
+        self._waiting.append((index, answer, done))
+
+    def _stamp_positions(self, groups: list[tuple[list[Position], Done]], entries: list[Entry]) -> None:
+        index, term = self._raft.log.last_index + len(entries) + 1, self._raft.term
+        body = encode_positions([position for positions, _ in groups for position in positions])
+        first_offset = self._tail_state.next_offset
+        frame = encode_frame(Kind.POSITIONS, body, index=index, term=term, first_offset=first_offset)
+        entries.append(Entry(index, term, Kind.POSITIONS, frame))
+        self._waiting.extend((index, (), done) for _, done in groups)
+
+    def _bring_tail_up_to_date(self, state: PartitionState) -> None:
+        # Committed state is not enough to recognise a retry: its first copy may be in the log and not
+        # committed yet. A leader never truncates its own log, so within a term the tail only grows.
+        if self._term == self._raft.term:
+            return
+        self._tail_state, self._term = state.copy(), self._raft.term
+        index, last_index = self._raft.applied_index, self._raft.log.last_index
+        while index < last_index:
+            for entry in self._read_entries(index + 1, last_index):
+                if entry.kind not in (NOOP, CONFIGURATION):
+                    self._tail_state.fold(entry.payload)
+                index = entry.index

@@ -1,0 +1,324 @@
+"""One replica: a Raft core with its store and its partition's small state.
+
+Synchronous and without threads of its own. It says what to write (`take_job`), what to send
+(`outbox`) and what to read (`take_fetches`); the host does these with threads and sockets, the
+simulation with virtual time. Call `pump` after anything that happened.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from talweg.errors import TalwegError
+from talweg.raft import (
+    CONFIGURATION,
+    NOOP,
+    AppendReply,
+    Configuration,
+    Entry,
+    FetchEntries,
+    FetchSnapshot,
+    HardState,
+    Log,
+    Message,
+    Raft,
+    Ready,
+    Refusal,
+    Settings,
+    Snapshot,
+    configuration_at,
+)
+from talweg.replication.proposals import Done, Proposals
+from talweg.replication.state import PartitionState, Position
+from talweg.storage import LogStore, Write, head_to_drop
+
+_APPLY_CHUNK_BYTES = 4 << 20  # read at once when entries to apply are no longer at hand
+
+
+class Job(msgspec.Struct):
+    """Work for the disk. Runs outside the event loop; may be run again after a failure."""
+
+    store: LogStore
+    number: int  # of the last Ready in it
+    writes: deque[Write]
+    messages_after: list[Message]
+    snapshot: Snapshot | None = None
+    drop_head: int | None = None
+
+    def write(self) -> None:
+        """Everything but the sync. What succeeded is not done again."""
+        while self.writes:
+            self.store.write(self.writes[0])
+            self.writes.popleft()
+
+    def finish(self) -> None:
+        """Durable, then the housekeeping that must not overtake it."""
+        self.store.sync()
+        if self.snapshot is not None:
+            self.store.save_snapshot(self.snapshot)
+        if self.drop_head is not None:
+            self.store.drop_head(self.drop_head)
+
+
+class Replica:
+    """See the module's text. `replica` is this broker's id within the group."""
+
+    def __init__(
+        self,
+        replica: int,
+        store: LogStore,
+        configuration: Configuration,
+        *,
+        settings: Settings | None = None,
+        election_timeout: Callable[[], int],
+        snapshot_interval_bytes: int = 64 << 20,
+        join: bool = False,
+    ) -> None:
+        """Open it. With `join` an empty store belongs to a group that exists already: the replica may
+        have been here before and lost its disk, so it does not vote until it has caught up."""
+        self.store = store
+        self.outbox: list[Message] = []
+        self.state = PartitionState()  # as of applied_index
+        hard_state = _sound_hard_state(store, join=join)
+        summary = store.summary()
+        snapshot = _newest_snapshot(store, summary.last_index)
+        if snapshot is not None:
+            self.state = PartitionState.from_bytes(snapshot.state)
+        start = store.snapshot(summary.start_index) if summary.start_index else None
+        self.raft = Raft(
+            replica,
+            start.configuration if start is not None else configuration,
+            log=Log(summary.start_index, summary.start_term, summary.terms, summary.last_index),
+            hard_state=hard_state,
+            configurations=summary.configurations,
+            applied_index=snapshot.index if snapshot is not None else None,
+            settings=settings,
+            election_timeout=election_timeout,
+        )
+        self._snapshot_interval_bytes = snapshot_interval_bytes
+        self._bytes_since_snapshot = 0
+        self._proposals = Proposals(self.raft, self._entries)
+        self._queued: deque[tuple[int, Write | None, list[Message]]] = deque()
+        self._job: Job | None = None  # under way
+        self._snapshot_wanted: Snapshot | None = None
+        self._drop_wanted: int | None = None
+        self._fetches: list[FetchEntries | FetchSnapshot] = []
+        self._reads: dict[int, Callable[[TalwegError | None], None]] = {}
+        self._read_number = 0
+
+    # What happens
+
+    def tick(self) -> None:
+        """One unit of time has passed."""
+        self.raft.tick()
+
+    def step(self, message: Message) -> None:
+        """A message for this replica."""
+        self.raft.step(message)
+
+    def append(self, frames: list[bytes], done: Done) -> None:
+        """Append frames (not yet stamped) in this order. `done` is told when they are committed, or
+        with an error; NotLeader leaves open whether they were, and a retry finds out."""
+        self._proposals.append(frames, done)
+
+    def commit_positions(self, positions: list[Position], done: Done) -> None:
+        """Replicate positions. Those that come together share one entry."""
+        self._proposals.commit_positions(positions, done)
+
+    def confirm_leadership(self, done: Callable[[TalwegError | None], None]) -> None:
+        """Tell `done` when this replica is known to lead and has applied all that was committed."""
+        self._read_number += 1
+        self._reads[self._read_number] = done
+        self.raft.read(self._read_number)
+
+    def retain(self, *, bytes_max: int | None, before_timestamp: int | None) -> int | None:
+        """Retention: queue the cut, if a snapshot allows one. Returns the index it will be at."""
+        index = head_to_drop(self.store.snapshots(), bytes_max=bytes_max, before_timestamp=before_timestamp)
+        if index is None or not self.raft.log.start_index < index <= self.raft.stable_index:
+            return None
+        self._drop_wanted = index
+        return index
+
+    def snapshot_now(self) -> None:
+        """Snapshot the small state as it is, so that retention may cut here."""
+        index = self.raft.applied_index
+        term = self.raft.log.term(index)
+        if index > self.raft.log.start_index and term is not None:
+            configuration = configuration_at(self.raft, index)
+            self._snapshot_wanted = Snapshot(index, term, configuration, self.state.to_bytes())
+            self._bytes_since_snapshot = 0
+
+    # What is to be done
+
+    def pump(self) -> None:
+        """Turn what happened into work: messages in `outbox`, a job, fetches."""
+        self._proposals.flush(self.state)
+        while self.raft.has_ready:
+            self._take(self.raft.ready())
+        self._proposals.fail_unless_leading()
+
+    def take_job(self) -> Job | None:
+        """Everything for the disk since the last job, which must be over. Runs as `write`, `finish`."""
+        if self._job is not None or not (
+            self._queued or self._snapshot_wanted is not None or self._drop_wanted is not None
+        ):
+            return None
+        writes = deque(write for _, write, _ in self._queued if write is not None)
+        after = _newest_promises([message for _, _, messages in self._queued for message in messages])
+        number = self._queued[-1][0] if self._queued else 0
+        self._queued.clear()
+        self._job = Job(self.store, number, writes, after, self._snapshot_wanted, self._drop_wanted)
+        self._snapshot_wanted = self._drop_wanted = None
+        return self._job
+
+    def job_done(self, job: Job) -> None:
+        """It is durable: promises may leave."""
+        assert job is self._job
+        self._job = None
+        if self.raft.disk_failed:
+            self.raft.disk_state(failed=False)
+        self.raft.persisted(job.number)
+        self.outbox.extend(job.messages_after)
+        if job.drop_head is not None and job.drop_head > self.raft.log.start_index:
+            self.raft.drop_head(job.drop_head)
+        self.pump()
+
+    def job_failed(self, job: Job, error: TalwegError) -> None:
+        """The disk is full or failing. Nothing was promised; the same job may be run again."""
+        assert job is self._job
+        self.raft.disk_state(failed=True)
+        self._proposals.fail_all(error)
+        self.pump()
+
+    def take_fetches(self) -> list[FetchEntries | FetchSnapshot]:
+        """Reads for slow followers, for `fetch` (outside the event loop) and `fetched`."""
+        fetches, self._fetches = self._fetches, []
+        return fetches
+
+    def fetch(self, fetch: FetchEntries | FetchSnapshot) -> list[Entry] | Snapshot | None:
+        """Read what a slow follower needs. Whatever cannot be read is asked for again later."""
+        try:
+            if isinstance(fetch, FetchSnapshot):
+                return self.store.snapshot(self.raft.log.start_index)
+            return self.store.read(fetch.first_index, fetch.bytes_max)
+        except TalwegError:
+            return None
+
+    def fetched(self, fetch: FetchEntries | FetchSnapshot, result: list[Entry] | Snapshot | None) -> None:
+        """Hand what was read to the core."""
+        if isinstance(fetch, FetchSnapshot):
+            self.raft.fetched_snapshot(fetch.peer, result if isinstance(result, Snapshot) else None)
+        else:
+            self.raft.fetched(fetch.peer, result if isinstance(result, list) else [])
+
+    @property
+    def high_watermark(self) -> int:
+        """The first offset that is not committed, as far as this replica knows."""
+        return self.state.next_offset
+
+    def read_frames(self, offset: int, bytes_max: int) -> list[bytes]:
+        """Committed record batches from the one that holds `offset` on."""
+        return self.store.read_frames(offset, bytes_max, min(self.raft.applied_index, self.raft.stable_index))
+
+    def fail_all(self, error: TalwegError) -> None:
+        """Tell everyone who waits for anything that it will not come."""
+        self._proposals.fail_all(error)
+        reads, self._reads = self._reads, {}
+        for done in reads.values():
+            done(error)
+
+    def refused(self, refusal: Refusal) -> TalwegError:
+        """The core's refusal as an error for the client."""
+        return self._proposals.refused(refusal)
+
+    # Inside
+
+    def _take(self, ready: Ready) -> None:
+        self.outbox.extend(ready.messages)
+        self._fetches.extend(ready.fetches)
+        if ready.snapshot is not None:
+            self.state = PartitionState.from_bytes(ready.snapshot.state)
+            self._bytes_since_snapshot = 0
+            self._snapshot_wanted = self._drop_wanted = None  # of a log that is being replaced
+        if ready.must_persist:
+            write = Write(
+                snapshot=ready.snapshot,
+                next_offset=self.state.next_offset if ready.snapshot is not None else 0,
+                truncate_from=ready.truncate_from,
+                entries=ready.entries,
+                hard_state=ready.hard_state,
+            )
+            self._queued.append((ready.number, write, ready.messages_after))
+        elif ready.messages_after:
+            if self._job is None and not self._queued:
+                self.outbox.extend(ready.messages_after)
+            else:
+                # A promise about what an earlier Ready wrote: it waits for that one.
+                self._queued.append((ready.number, None, ready.messages_after))
+        if ready.commit_index > self.raft.applied_index:
+            self._apply(ready.commit_index)
+        for read in ready.reads:
+            if (done := self._reads.pop(read.request, None)) is not None:
+                done(None)
+        for request in ready.failed_reads:
+            if (done := self._reads.pop(request, None)) is not None:
+                done(self.refused(Refusal.NOT_LEADER))
+
+    def _apply(self, commit_index: int) -> None:
+        index = self.raft.applied_index
+        while index < commit_index:
+            for entry in self._entries(index + 1, commit_index):
+                if entry.kind not in (NOOP, CONFIGURATION):
+                    self.state.fold(entry.payload)
+                    self._bytes_since_snapshot += len(entry.payload)
+                index = entry.index
+        self.raft.applied(index)
+        self._proposals.committed(index)
+        if self._bytes_since_snapshot >= self._snapshot_interval_bytes:
+            self.snapshot_now()
+
+    def _entries(self, first_index: int, last_index: int) -> list[Entry]:
+        if first_index >= self.raft.log.tail_first:
+            entries = self.raft.log.tail(first_index)
+            return entries[: last_index + 1 - first_index]
+        last_index = min(last_index, self.raft.log.tail_first - 1)
+        return self.store.read(first_index, _APPLY_CHUNK_BYTES, last_index)
+
+
+def _newest_promises(messages: list[Message]) -> list[Message]:
+    # Of acknowledgements that leave together, the last one says it all.
+    kept: list[Message] = []
+    for message in messages:
+        last = kept[-1] if kept else None
+        if (
+            isinstance(message, AppendReply)
+            and isinstance(last, AppendReply)
+            and (last.target, last.term, last.rejected) == (message.target, message.term, False)
+            and not message.rejected
+        ):
+            kept.pop()
+        kept.append(message)
+    return kept
+
+
+def _sound_hard_state(store: LogStore, *, join: bool) -> HardState:
+    # Durable before the damaged part is cut: a crash in between must not leave a shorter log that
+    # looks whole.
+    summary = store.summary()
+    hard_state = summary.hard_state or HardState(recovering=join)
+    if summary.damage is not None:
+        hard_state = msgspec.structs.replace(hard_state, recovering=True)
+    if hard_state != summary.hard_state:
+        store.write(Write(hard_state=hard_state))
+        store.sync()
+    if summary.damage is not None:
+        store.cut_damage()
+    return hard_state
+
+
+def _newest_snapshot(store: LogStore, last_index: int) -> Snapshot | None:
+    for mark in reversed(store.snapshots()):
+        if mark.index <= last_index:  # one beyond it belongs to a part that damage took away
+            return store.snapshot(mark.index)
+    return None

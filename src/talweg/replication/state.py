@@ -1,0 +1,151 @@
+"""The small replicated state of a partition: positions, and what each producer wrote last.
+
+Pure and deterministic: every replica folds the same entries in the same order and arrives at the same
+state. The leader keeps a second one that is ahead by what is not committed yet (see `replica`).
+"""
+
+import msgspec
+
+from talweg.errors import CorruptBatch, OutOfSequence
+from talweg.records import HEADER_BYTES, Kind, peek, read_header
+
+RECENT_BATCHES = 8  # of each producer: how far back a retry is answered as the first time
+PRODUCERS_MAX = 100_000  # beyond that the longest silent one is forgotten
+
+
+class ProducedBatch(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A batch that a producer wrote here."""
+
+    sequence: int  # of its first message
+    count: int
+    first_offset: int
+
+
+class ProducerState(msgspec.Struct, frozen=True, array_like=True):
+    """What is remembered of one producer, so that a retry writes once."""
+
+    epoch: int
+    recent: tuple[ProducedBatch, ...]  # oldest first, sequences growing
+
+
+class Position(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """How far a consumer (or a group) has read."""
+
+    name: str
+    next_offset: int  # the first one not yet read
+    seek: bool = False  # asked for by hand: may go back
+
+
+class PartitionState:
+    """Folded over the log, entry by entry."""
+
+    def __init__(self) -> None:
+        self.next_offset = 0  # first offset not yet written
+        self.positions: dict[str, int] = {}  # name → first offset not yet read
+        self._producers: dict[int, ProducerState] = {}  # the longest silent one first
+
+    def known(self, frame: bytes) -> int | None:
+        """The first offset of an earlier copy of this batch; None if it is new.
+
+        Raises OutOfSequence if it is neither. A producer with an epoch numbers its messages in each
+        partition without gaps, so that what it sends ahead keeps its order; without an epoch (the
+        plain API) numbers need only grow.
+        """
+        _, epoch, _, count, producer_id, sequence = peek(frame)
+        producer = self._producers.get(producer_id)
+        if producer_id < 0 or sequence < 0 or producer is None or epoch > producer.epoch:
+            return None
+        if epoch < producer.epoch:
+            raise OutOfSequence(
+                f"producer {producer_id} has epoch {producer.epoch}; {epoch} has been superseded"
+            )
+        last = producer.recent[-1]
+        expected = last.sequence + last.count
+        if sequence >= expected:
+            if epoch >= 0 and sequence > expected:
+                raise OutOfSequence(
+                    f"producer {producer_id} sent sequence {sequence}, expected {expected}: "
+                    "one before it is missing, send that first"
+                )
+            return None
+        for batch in reversed(producer.recent):
+            ahead = sequence - batch.sequence
+            if ahead >= 0:
+                if ahead + count <= batch.count:
+                    return batch.first_offset + ahead
+                break
+        raise OutOfSequence(
+            f"producer {producer_id} sent sequence {sequence}, expected {expected}; "
+            f"it is no copy of one of its last {RECENT_BATCHES} batches, and more are not remembered"
+        )
+
+    def fold(self, frame: bytes) -> None:
+        """Bring the state past one entry, given as its frame."""
+        kind, epoch, first_offset, count, producer_id, sequence = peek(frame)
+        if kind == Kind.RECORDS:
+            self.next_offset = first_offset + count
+            if producer_id >= 0 and sequence >= 0:
+                self._remember(producer_id, epoch, ProducedBatch(sequence, count, first_offset))
+        elif kind == Kind.POSITIONS:
+            for position in decode_positions(frame):
+                read = self.positions.get(position.name, 0)
+                # A position never goes back by itself, not even by a commit that was overtaken.
+                if position.seek or position.next_offset > read:
+                    self.positions[position.name] = position.next_offset
+
+    def _remember(self, producer_id: int, epoch: int, batch: ProducedBatch) -> None:
+        producer = self._producers.pop(producer_id, None)  # popped: it moves to the end
+        recent = producer.recent if producer is not None and producer.epoch == epoch else ()
+        recent = (*recent[-(RECENT_BATCHES - 1) :], batch)
+        self._producers[producer_id] = ProducerState(epoch, recent)
+        if len(self._producers) > PRODUCERS_MAX:
+            del self._producers[next(iter(self._producers))]
+
+    def copy(self) -> "PartitionState":
+        """One that can be folded further without touching this one."""
+        twin = PartitionState()
+        twin.next_offset = self.next_offset
+        twin.positions = dict(self.positions)
+        twin._producers = dict(self._producers)
+        return twin
+
+    def to_bytes(self) -> bytes:
+        """For a snapshot. Equal states give equal bytes."""
+        producers = list(self._producers.items())  # in order: who is forgotten first is state too
+        positions = sorted(self.positions.items())
+        return msgspec.msgpack.encode(_Stored(self.next_offset, positions, producers))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "PartitionState":
+        """Read back what `to_bytes` wrote; empty bytes are an empty state."""
+        state = cls()
+        if data:
+            try:
+                stored = msgspec.msgpack.decode(data, type=_Stored)
+            except msgspec.DecodeError as error:
+                raise CorruptBatch(f"a snapshot's state cannot be read: {error}") from error
+            state.next_offset = stored.next_offset
+            state.positions = dict(stored.positions)
+            state._producers = dict(stored.producers)
+        return state
+
+
+class _Stored(msgspec.Struct, frozen=True, array_like=True):
+    next_offset: int
+    positions: list[tuple[str, int]]
+    producers: list[tuple[int, ProducerState]]
+
+
+def encode_positions(positions: list[Position]) -> bytes:
+    """The body of a positions entry."""
+    return msgspec.msgpack.encode(positions)
+
+
+def decode_positions(frame: bytes) -> list[Position]:
+    """Read back what `encode_positions` wrote, from a whole frame."""
+    header = read_header(frame)
+    body = memoryview(frame)[HEADER_BYTES : HEADER_BYTES + header.body_bytes]
+    try:
+        return msgspec.msgpack.decode(body, type=list[Position])
+    except msgspec.DecodeError as error:
+        raise CorruptBatch(f"positions at index {header.index} cannot be read: {error}") from error

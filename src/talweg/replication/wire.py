@@ -1,0 +1,211 @@
+"""Messages between brokers, as bytes.
+
+A connection carries packets: a u32 length, then that many bytes. The first byte says what the packet
+is. A group is named by its incarnation alone, which is never used twice: a message for a topic that was
+deleted finds no group, even if a topic of that name exists again. Who sent it follows from the
+connection. All numbers are little-endian.
+
+    hello        b"Talweg" | u16 version | u64 broker                       once, from either side
+    message      u8 type | u64 group | u64 term | the type's own fields     see _FIELDS
+    heartbeats   u8 type | any number of  u64 group, term, commit, round
+    replies      u8 type | any number of  u64 group, term, round | u8 flags
+
+Heartbeats and their replies have no other form: however many groups two brokers share, one packet
+carries what they have to say to each other at that moment.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from talweg.errors import CorruptBatch
+from talweg.raft import (
+    CONFIGURATION,
+    Append,
+    AppendReply,
+    Configuration,
+    Heartbeat,
+    HeartbeatReply,
+    InstallSnapshot,
+    Message,
+    RequestVote,
+    Snapshot,
+    TimeoutNow,
+    VoteReply,
+)
+from talweg.storage.frames import entries_in, frame_of
+
+VERSION = 1
+PACKET_BYTES_MAX = 128 << 20  # an Append holds one entry at least, whatever its size
+
+_HELLO = struct.Struct("<6sHQ")
+_LENGTH = struct.Struct("<I")
+_HEAD = struct.Struct("<BQQ")
+_HEARTBEAT = struct.Struct("<QQQQ")
+_HEARTBEAT_REPLY = struct.Struct("<QQQB")
+
+_HEARTBEATS, _HEARTBEAT_REPLIES = 1, 2
+_FIELDS = {
+    RequestVote: (3, struct.Struct("<QQB")),  # last index, last term, flags
+    VoteReply: (4, struct.Struct("<B")),  # flags
+    Append: (5, struct.Struct("<QQQQ")),  # previous index, its term, commit, recovery index; then frames
+    AppendReply: (6, struct.Struct("<QQQB")),  # index, hint index, hint term, flags
+    InstallSnapshot: (7, struct.Struct("<QQI")),  # index, term, bytes of configuration; it; the state
+    TimeoutNow: (8, struct.Struct("<")),
+}
+_TYPES = {number: (kind, fields) for kind, (number, fields) in _FIELDS.items()}
+
+
+def hello(broker: int) -> bytes:
+    """The first packet on a connection."""
+    return _packet(_HELLO.pack(b"Talweg", VERSION, broker))
+
+
+def read_hello(packet: bytes) -> int:
+    """The broker at the other end; CorruptBatch if it is none that we understand."""
+    if len(packet) != _HELLO.size:
+        raise CorruptBatch(f"a greeting of {len(packet)} bytes, expected {_HELLO.size}")
+    magic, version, broker = _HELLO.unpack(packet)
+    if magic != b"Talweg" or version != VERSION:
+        raise CorruptBatch(f"a greeting of {magic!r} version {version}, expected Talweg version {VERSION}")
+    return int(broker)
+
+
+def packets(messages: Iterable[tuple[int, Message]]) -> list[bytes]:
+    """(group, message) pairs for one broker, as the parts of a write."""
+    parts: list[bytes] = []
+    heartbeats: list[bytes] = []
+    replies: list[bytes] = []
+    for group, message in messages:
+        kind = type(message)
+        if kind is Heartbeat:
+            heartbeats.append(_HEARTBEAT.pack(group, message.term, message.commit, message.round))  # type: ignore[attr-defined]
+        elif kind is HeartbeatReply:
+            replies.append(_HEARTBEAT_REPLY.pack(group, message.term, message.round, message.recovering))  # type: ignore[attr-defined]
+        else:
+            parts.extend(_message_parts(group, message))
+    if heartbeats:
+        parts.append(_packet(bytes([_HEARTBEATS]), *heartbeats))
+    if replies:
+        parts.append(_packet(bytes([_HEARTBEAT_REPLIES]), *replies))
+    return parts
+
+
+def _packet(*parts: bytes) -> bytes:
+    body = b"".join(parts)
+    return _LENGTH.pack(len(body)) + body
+
+
+def _message_parts(group: int, message: Message) -> list[bytes]:
+    number, fields = _FIELDS[type(message)]
+    head = _HEAD.pack(number, group, message.term)
+    tail: list[bytes] = []
+    match message:
+        case RequestVote():
+            flags = message.pre | message.transfer << 1
+            own = fields.pack(message.last_index, message.last_term, flags)
+        case VoteReply():
+            own = fields.pack(message.granted | message.pre << 1)
+        case Append():
+            own = fields.pack(message.prev_index, message.prev_term, message.commit, message.recovery_index)
+            tail = [frame_of(entry, 0) for entry in message.entries]
+        case AppendReply():
+            flags = message.rejected | message.recovering << 1
+            own = fields.pack(message.index, message.hint_index, message.hint_term, flags)
+        case InstallSnapshot(snapshot=snapshot):
+            configuration = snapshot.configuration.to_bytes()
+            own = fields.pack(snapshot.index, snapshot.term, len(configuration))
+            tail = [configuration, snapshot.state]
+        case _:
+            own = b""
+    length = len(head) + len(own) + sum([len(part) for part in tail])
+    return [_LENGTH.pack(length) + head + own, *tail]
+
+
+def read_packet(packet: bytes, source: int, target: int) -> Iterator[tuple[int, Message]]:
+    """The (group, message) pairs in a packet from `source`; CorruptBatch if it makes no sense."""
+    try:
+        if packet[0] == _HEARTBEATS:
+            for group, term, commit, round_number in _HEARTBEAT.iter_unpack(memoryview(packet)[1:]):
+                yield (
+                    group,
+                    Heartbeat(source=source, target=target, term=term, commit=commit, round=round_number),
+                )
+        elif packet[0] == _HEARTBEAT_REPLIES:
+            for group, term, round_number, flags in _HEARTBEAT_REPLY.iter_unpack(memoryview(packet)[1:]):
+                yield (
+                    group,
+                    HeartbeatReply(
+                        source=source,
+                        target=target,
+                        term=term,
+                        round=round_number,
+                        recovering=bool(flags & 1),
+                    ),
+                )
+        else:
+            yield _read_message(packet, source, target)
+    except (struct.error, IndexError, ValueError) as error:
+        raise CorruptBatch(f"a packet from broker {source} cannot be read: {error}") from error
+
+
+def _read_message(packet: bytes, source: int, target: int) -> tuple[int, Message]:
+    number, group, term = _HEAD.unpack_from(packet)
+    if number not in _TYPES:
+        raise ValueError(f"there is no message type {number}")
+    kind, fields = _TYPES[number]
+    own = fields.unpack_from(packet, _HEAD.size)
+    rest = _HEAD.size + fields.size
+    if kind is Append:
+        entries = entries_in(packet[rest:])
+        for entry in entries:
+            if entry.kind == CONFIGURATION:
+                Configuration.from_bytes(entry.payload)  # refused here, before it can reach the core
+        if entries and entries[0].index != own[0] + 1:
+            raise ValueError(f"entry {entries[0].index} is said to follow entry {own[0]}")
+        return group, Append(
+            source=source,
+            target=target,
+            term=term,
+            prev_index=own[0],
+            prev_term=own[1],
+            entries=entries,
+            commit=own[2],
+            recovery_index=own[3],
+        )
+    if kind is InstallSnapshot:
+        index, snapshot_term, configuration_bytes = own
+        configuration = Configuration.from_bytes(packet[rest : rest + configuration_bytes])
+        snapshot = Snapshot(index, snapshot_term, configuration, packet[rest + configuration_bytes :])
+        return group, InstallSnapshot(source=source, target=target, term=term, snapshot=snapshot)
+    if len(packet) != rest:
+        raise ValueError(f"{len(packet) - rest} bytes too many for a {kind.__name__}")
+    return group, _read_small(kind, own, source, target, term)
+
+
+def _read_small(kind: type, own: tuple[int, ...], source: int, target: int, term: int) -> Message:
+    flags = own[-1] if own else 0
+    first, second = bool(flags & 1), bool(flags & 2)
+    if kind is RequestVote:
+        return RequestVote(
+            source=source,
+            target=target,
+            term=term,
+            last_index=own[0],
+            last_term=own[1],
+            pre=first,
+            transfer=second,
+        )
+    if kind is VoteReply:
+        return VoteReply(source=source, target=target, term=term, granted=first, pre=second)
+    if kind is AppendReply:
+        return AppendReply(
+            source=source,
+            target=target,
+            term=term,
+            index=own[0],
+            hint_index=own[1],
+            hint_term=own[2],
+            rejected=first,
+            recovering=second,
+        )
+    return TimeoutNow(source=source, target=target, term=term)
