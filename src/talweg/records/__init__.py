@@ -1,0 +1,52 @@
+"""Batches of messages: to and from bytes, Arrow, Arrow IPC streams and NDJSON. Pure: no I/O, no clock.
+
+A batch travels and is stored as a *frame*: a small header that brokers read, and a body of Arrow buffers
+that they do not. The byte layout of frames is at the top of `records.header`, that of bodies at the top
+of `records.body`.
+
+    encode_values, encode_arrow   messages into a frame
+    stamp                         the leader gives a frame its place in the log
+    read_header, check_body       what brokers and stores do with it
+    frames                        takes frames that follow one another apart
+    Batch                         a frame as Arrow, as values, as messages
+    frames_to_ipc, ipc_to_frame   the public wire: an Arrow IPC stream
+    frames_to_ndjson, ndjson_to_frame   the public wire: a JSON object a line
+
+Bytes from outside raise CorruptBatch when they are wrong, Incomplete when their end is missing, and
+BatchTooLarge before they take more memory than they were allowed.
+"""
+
+from talweg.records.batch import Batch, Message
+from talweg.records.columns import SCHEMA
+from talweg.records.compression import RAW_BYTES_MAX
+from talweg.records.encoding import encode_arrow, encode_values
+from talweg.records.frame import check_body, encode_frame, frames, stamp
+from talweg.records.header import HEADER_BYTES, Codec, Header, Kind, read_header
+from talweg.records.ipc import frames_to_ipc, ipc_to_batches, ipc_to_frame
+from talweg.records.ndjson import frames_to_ndjson, ndjson_to_frame
+from talweg.records.run import checked_run, peek
+
+__all__ = [
+    "HEADER_BYTES",
+    "RAW_BYTES_MAX",
+    "SCHEMA",
+    "Batch",
+    "Codec",
+    "Header",
+    "Kind",
+    "Message",
+    "check_body",
+    "checked_run",
+    "encode_arrow",
+    "encode_frame",
+    "encode_values",
+    "frames",
+    "frames_to_ipc",
+    "frames_to_ndjson",
+    "ipc_to_batches",
+    "ipc_to_frame",
+    "ndjson_to_frame",
+    "peek",
+    "read_header",
+    "stamp",
+]

@@ -1,0 +1,178 @@
+"""A batch as it is read: a checked RECORDS frame, as Arrow, as a list, or one message at a time."""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from talweg.errors import CorruptBatch
+from talweg.records.body import Binaries, Layout, headers_bounds, locate, timestamp_at
+from talweg.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE, picked
+from talweg.records.compression import RAW_BYTES_MAX, decompress
+from talweg.records.frame import check_body
+from talweg.records.header import HEADER_BYTES, Bytes, Header, Kind, read_header
+
+_QUICK_MESSAGES_MAX: Final = 64  # up to here plain Python checks faster than Arrow
+_NO_PAIRS: Final = pa.array([], HEADERS_TYPE.value_type)
+_OFFSET_MAX: Final = 2**63 - 1  # offsets are int64 in Arrow and in Spark
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message, as the log has it."""
+
+    offset: int
+    timestamp: int  # microseconds since 1970
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """The messages of one frame. Made by `from_frame`, which checks everything: what is left cannot fail."""
+
+    header: Header
+    body: memoryview  # decompressed; begins at a multiple of 8 in memory
+    layout: Layout
+
+    @classmethod
+    def from_frame(cls, frame: Bytes, *, raw_bytes_max: int = RAW_BYTES_MAX) -> "Batch":
+        """Check a whole frame down to the last offset. Without compression, nothing is copied."""
+        header = read_header(frame)
+        check_body(header, frame)
+        if len(frame) != header.frame_bytes:
+            raise CorruptBatch(f"{len(frame) - header.frame_bytes} bytes follow the frame")
+        if header.kind != Kind.RECORDS:
+            raise CorruptBatch(f"a frame of kind {header.kind.name}, expected RECORDS")
+        if not header.count:
+            raise CorruptBatch("no messages: a batch holds at least one")
+        if header.next_offset > _OFFSET_MAX:
+            raise CorruptBatch(f"the offsets end at {header.next_offset}, expected at most {_OFFSET_MAX}")
+        stored = pa.py_buffer(frame).slice(HEADER_BYTES, header.body_bytes)
+        raw = decompress(header, stored, raw_bytes_max=raw_bytes_max)
+        if raw.address & 7:  # in the middle of somebody's receive buffer
+            raw = pa.py_buffer(raw.to_pybytes())
+        body = memoryview(raw).cast("B")
+        batch = cls(header, body, locate(header, body))
+        batch._check()
+        return batch
+
+    def __len__(self) -> int:
+        """How many messages."""
+        return self.header.count
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> Any:
+        """A RecordBatch of SCHEMA, or of some of its columns. Views of the frame where it holds them."""
+        names = picked(columns)
+        return pa.record_batch([self._column(name) for name in names], names=names)
+
+    def values(self) -> list[bytes | None]:
+        """The values alone, in order."""
+        value = self.layout.value
+        if value.count > _QUICK_MESSAGES_MAX:
+            made: list[bytes | None] = self._binaries(value, pa.binary()).to_pylist()
+            return made
+        return [value.element(self.body, index) for index in range(value.count)]
+
+    def message(self, index: int) -> Message:
+        """Message `index` of the batch, from 0, without making Arrow arrays."""
+        if not 0 <= index < self.header.count:
+            raise IndexError(f"message {index} of {self.header.count}")
+        layout = self.layout
+        return Message(
+            self.header.first_offset + index,
+            self.header.first_timestamp
+            if layout.timestamps is None
+            else timestamp_at(self.body, layout.timestamps, index),
+            None if layout.key is None else layout.key.element(self.body, index),
+            layout.value.element(self.body, index),
+            self._headers_of(index),
+        )
+
+    def _headers_of(self, index: int) -> tuple[tuple[str, bytes | None], ...]:
+        layout = self.layout
+        if layout.headers_offsets is None or layout.header_keys is None or layout.header_values is None:
+            return ()
+        made = []
+        for place in range(*headers_bounds(self.body, layout.headers_offsets, index)):
+            begin, end = layout.header_keys.bounds(self.body, place)
+            made.append((str(self.body[begin:end], "utf-8"), layout.header_values.element(self.body, place)))
+        return tuple(made)
+
+    def _check(self) -> None:
+        """What the places of the parts do not show: offsets in between, UTF-8, the timestamps' ends."""
+        layout = self.layout
+        if layout.headers_offsets is None and len(self) <= _QUICK_MESSAGES_MAX:
+            for binaries in (layout.value, layout.key):
+                if binaries is not None and not binaries.offsets_rise(self.body):
+                    raise CorruptBatch("offsets that fall")
+        else:
+            try:
+                for name in ("value", "key", "headers"):
+                    self._column(name).validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise CorruptBatch(f"the body is not what its columns say: {error}") from None
+        # Readers find messages by time through the header alone, so it must not lie.
+        ends = (self.header.first_timestamp, self.header.last_timestamp)
+        if ends != self._timestamp_ends():
+            raise CorruptBatch(f"timestamps from {ends[0]} to {ends[1]} announced, and others found")
+
+    def _timestamp_ends(self) -> tuple[int, int]:
+        timestamps = self.layout.timestamps
+        if timestamps is None:
+            return self.header.first_timestamp, self.header.first_timestamp
+        if len(self) <= _QUICK_MESSAGES_MAX:
+            found = self.body[timestamps : timestamps + 8 * len(self)].cast("q").tolist()
+            return min(found), max(found)
+        ends = pc.min_max(self._column("timestamp").view(pa.int64()))
+        return ends["min"].as_py(), ends["max"].as_py()
+
+    def _column(self, name: str) -> Any:
+        """One column of SCHEMA. Those that the body does not hold are made up."""
+        count = len(self)
+        if name == "value":
+            return self._binaries(self.layout.value, pa.binary())
+        if name == "key":
+            key = self.layout.key
+            return pa.nulls(count, pa.binary()) if key is None else self._binaries(key, pa.binary())
+        if name == "offset":
+            begin, end = self.header.first_offset, self.header.next_offset
+            return pa.array(numpy.arange(begin, end, dtype=numpy.int64))
+        if name == "timestamp":
+            timestamps = self.layout.timestamps
+            if timestamps is None:
+                buffer = pa.py_buffer(struct.pack("<q", self.header.first_timestamp) * count)
+            else:
+                buffer = self._slice(timestamps, 8 * count)
+            return pa.Array.from_buffers(TIMESTAMP_TYPE, count, [None, buffer])
+        return self._headers_column()
+
+    def _headers_column(self) -> Any:
+        layout, count = self.layout, len(self)
+        if layout.headers_offsets is None:
+            offsets = pa.py_buffer(bytes(4 * (count + 1)))
+            pairs = _NO_PAIRS
+        else:
+            assert layout.header_keys is not None and layout.header_values is not None
+            offsets = self._slice(layout.headers_offsets, 4 * (count + 1))
+            keys = self._binaries(layout.header_keys, pa.string())
+            values = self._binaries(layout.header_values, pa.binary())
+            pairs = pa.Array.from_buffers(
+                HEADERS_TYPE.value_type, layout.header_keys.count, [None], children=[keys, values]
+            )
+        return pa.Array.from_buffers(HEADERS_TYPE, count, [None, offsets], children=[pairs])
+
+    def _binaries(self, binaries: Binaries, type_: Any) -> Any:
+        validity = binaries.validity
+        buffers = [
+            None if validity is None else self._slice(validity, binaries.count + 7 >> 3),
+            self._slice(binaries.offsets, 4 * (binaries.count + 1)),
+            self._slice(binaries.data, binaries.data_bytes),
+        ]
+        return pa.Array.from_buffers(type_, binaries.count, buffers)
+
+    def _slice(self, begin: int, part_bytes: int) -> Any:
+        return pa.py_buffer(self.body[begin : begin + part_bytes])

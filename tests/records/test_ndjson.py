@@ -1,0 +1,166 @@
+"""NDJSON: an object a line, there and back, with errors that name the line and the field."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from records.samples import FULL, MANY, NOW, ONE, Rows, messages_of, rows
+from talweg.errors import BatchTooLarge, CorruptBatch
+from talweg.records import Codec, Message, frames_to_ndjson, ndjson_to_frame, stamp
+
+
+def sent(*lines: str | dict[str, Any]) -> list[Message]:
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    return messages_of(ndjson_to_frame(text.encode(), timestamp=NOW))
+
+
+def read(*frames: bytes, **others: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in frames_to_ndjson(frames, **others).splitlines()]
+
+
+@given(st.lists(rows(count_max=70), min_size=1, max_size=3))
+def test_what_is_written_can_be_sent_again(parts: list[Rows]) -> None:
+    frames = [part.encode() for part in parts]
+    text = frames_to_ndjson(frames)
+    assert text.endswith(b"\n")
+    expected = [message for frame in frames for message in messages_of(frame)]
+    found = messages_of(ndjson_to_frame(text, timestamp=0))
+    assert [(m.timestamp, m.key, m.value, m.headers) for m in found] == [
+        (m.timestamp, m.key, m.value, m.headers) for m in expected
+    ]
+
+
+def test_a_line_by_hand() -> None:
+    assert sent('{"value": "hello"}') == [Message(0, NOW, None, b"hello", ())]
+
+
+def test_all_fields_by_hand() -> None:
+    assert sent(
+        {"value": "v", "key": "k", "timestamp": 5, "headers": {"a": "1", "b": None}, "offset": 99},
+        {"value_base64": "/w==", "key_base64": "AAE=", "headers": [["a", "1"], ["a", "2"]]},
+        {"value": None, "timestamp": "1970-01-01T00:00:01.5+00:00", "headers_base64": {"a": "/w=="}},
+        {"value": "", "key": "", "timestamp": None, "headers": []},
+    ) == [
+        Message(0, 5, b"k", b"v", (("a", b"1"), ("b", None))),
+        Message(1, NOW, b"\0\1", b"\xff", (("a", b"1"), ("a", b"2"))),
+        Message(2, 1_500_000, None, None, (("a", b"\xff"),)),
+        Message(3, NOW, b"", b"", ()),
+    ]
+
+
+def test_lines_are_written_as_text_where_they_are_text() -> None:
+    frame = stamp(FULL.encode(), index=1, term=1, first_offset=70)
+    assert read(frame) == [
+        {
+            "offset": 70,
+            "timestamp": NOW + 3,
+            "key": "k1",
+            "value": "first",
+            "headers": [["trace", "1"], ["trace", None]],
+        },
+        {"offset": 71, "timestamp": NOW, "value": None},
+        {
+            "offset": 72,
+            "timestamp": NOW + 7,
+            "key": "",
+            "value": "",
+            "headers_base64": [["gr\u00fc\u00dfe", "/w=="]],
+        },
+        {"offset": 73, "timestamp": NOW, "key_base64": "gA==", "value_base64": "//4gbm90IHRleHQ="},
+    ]
+
+
+def test_a_reader_says_where_to_begin() -> None:
+    frames = [
+        stamp(made.encode(), index=1, term=1, first_offset=first)
+        for made, first in ((ONE, 100), (FULL, 101), (MANY, 105))
+    ]
+    for begin, offsets in ((0, range(100, 405)), (103, range(103, 405)), (404, [404]), (405, [])):
+        assert [line["offset"] for line in read(*frames, from_offset=begin)] == [*offsets]
+    assert frames_to_ndjson([]) == b""
+
+
+def test_empty_lines_and_any_line_ending_will_do() -> None:
+    text = b'\n{"value":"a"}\r\n\r\n  \t\n {"value":"b"} \n{"value":"c"}'
+    assert [m.value for m in messages_of(ndjson_to_frame(text, timestamp=0))] == [b"a", b"b", b"c"]
+
+
+def test_producer_and_codec_are_passed_on() -> None:
+    text = b'{"value":"a line of many"}\n' * 100
+    frame = ndjson_to_frame(
+        text, timestamp=NOW, codec=Codec.ZSTD, producer_id=4, producer_epoch=5, sequence=6
+    )
+    same = Rows([b"a line of many"] * 100)
+    assert frame == same.encode(codec=Codec.ZSTD, producer_id=4, producer_epoch=5, sequence=6)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{}", "neither value nor value_base64"),
+        ('{"key": "a"}', "neither value nor value_base64"),
+        ('{"value": "a", "value_base64": ""}', "value and value_base64, expected one"),
+        ('{"value": "a", "key": "a", "key_base64": null}', "key and key_base64, expected one"),
+        ('{"value": "a", "headers": {}, "headers_base64": {}}', "headers and headers_base64, expected one"),
+        ('{"value": 5}', "Expected `str.*value`"),
+        ('{"value": ["a"]}', "Expected `str.*value`"),
+        ('{"value_base64": "?"}', "base64.*value_base64`"),
+        ('{"value_base64": "YQ"}', "base64.*value_base64`"),
+        ('{"value": "a", "key": true}', "Expected `str.*key`"),
+        ('{"value": "a", "timestamp": 1.5}', "timestamp`"),
+        ('{"value": "a", "timestamp": 9223372036854775808}', "timestamp`"),
+        ('{"value": "a", "timestamp": "yesterday"}', "timestamp`"),
+        ('{"value": "a", "timestamp": "2024-01-01T00:00:00"}', "timezone.*timestamp`"),
+        ('{"value": "a", "headers": {"a": 1}}', "headers"),
+        ('{"value": "a", "headers": [["a"]]}', "headers"),
+        ('{"value": "a", "headers": [["a", "b", "c"]]}', "headers"),
+        ('{"value": "a", "headers": "a"}', "headers"),
+        ('{"value": "a", "offset": "1"}', "offset`"),
+        ('{"value": "a", "colour": "red"}', "unknown field `colour`"),
+        ('{"value": "a"', "is not a JSON object"),
+        ('{"value": "a"} {"value": "b"}', "is not a JSON object"),
+        ('{"value": "a"},', "is not a JSON object"),
+        ('{"value": "\\ud800"}', "is not a JSON object"),
+        ('["a"]', "Expected `object`"),
+        ("null", "Expected `object`"),
+        ("[" * 100_000, "line 3"),
+        ('{"value": "a", "headers": ' + "[" * 100_000, "line 3"),
+    ],
+)
+def test_errors_name_the_line_and_the_field(line: str, said: str) -> None:
+    with pytest.raises(CorruptBatch, match=f"(?s)^line 3.*{said}" if said != "line 3" else "^line 3"):
+        sent({"value": "good"}, "", line, {"value": "good"})
+
+
+def test_an_object_over_two_lines_is_two_wrong_lines() -> None:
+    with pytest.raises(CorruptBatch, match=r"^line 1 is not a JSON object"):
+        sent('{"value":', '"a"}')
+
+
+def test_bytes_that_are_not_utf_8_are_refused() -> None:
+    with pytest.raises(CorruptBatch, match=r"^line 2 is not"):
+        ndjson_to_frame(b'{"value":"a"}\n{"value":"\xff"}', timestamp=0)
+
+
+def test_no_lines_are_no_batch() -> None:
+    for text in (b"", b"\n\n \n"):
+        with pytest.raises(CorruptBatch, match="at least one"):
+            ndjson_to_frame(text, timestamp=0)
+
+
+def test_the_limit_is_checked_first() -> None:
+    text = b'{"value":"a"}\n'
+    assert ndjson_to_frame(text, timestamp=0, bytes_max=len(text))
+    with pytest.raises(BatchTooLarge):
+        ndjson_to_frame(text, timestamp=0, bytes_max=len(text) - 1)
+    with pytest.raises(BatchTooLarge):
+        frames_to_ndjson([MANY.encode()], raw_bytes_max=1000)
+
+
+@given(st.binary(max_size=60))
+def test_noise_is_refused(noise: bytes) -> None:
+    with pytest.raises(CorruptBatch):
+        ndjson_to_frame(noise, timestamp=0)
