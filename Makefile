@@ -1,0 +1,71 @@
+# The menu: `make` alone prints it. Each target does all of its own set-up (tools/prepare).
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+
+RUN := .venv/bin/python
+CODE := src tests tools $(wildcard bench)
+TYPED := src tools $(wildcard bench)
+
+SEEDS ?= 1000
+FIRST ?= 0
+WORKERS ?= auto
+ARGS ?=
+export PYTHON
+export PYTHONUTF8 := 1
+
+.PHONY: help
+help: ## print this menu
+	@echo "Talweg: make TARGET, where TARGET is"
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)$$/\1\t\2/p' Makefile | while IFS=$$'\t' read -r name text; do \
+		printf '  %-10s %s\n' "$$name" "$$text"; done
+	@echo "PYTHON=python3.12 chooses the interpreter of .venv when it is made."
+
+.PHONY: test
+test: servers check ## the checks, then all tests in parallel (WORKERS=n; ARGS=... goes to pytest)
+	@if $(RUN) -m pytest --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadgroup $(ARGS); \
+		then echo "make test: passed"; else echo "make test: FAILED"; exit 1; fi
+
+.PHONY: check
+check: environment ## ruff (rules and formatting) and mypy (strict)
+	@$(RUN) -m ruff check --quiet $(CODE)
+	@$(RUN) -m ruff format --check --quiet $(CODE) >/dev/null || { echo "make format would rewrite:"; \
+		$(RUN) -m ruff format --diff --quiet $(CODE) 2>/dev/null | sed -n 's/^+++ /  /p'; exit 1; }
+	@$(RUN) -m mypy --no-error-summary $(TYPED)
+	@echo "make check: passed"
+
+.PHONY: simulate
+simulate: environment ## whole clusters on virtual time: SEEDS=n of them, from seed FIRST=s on, on all cores
+	@$(RUN) -m talweg.testing.simulate --seeds $(SEEDS) --first $(FIRST) $(ARGS)
+
+.PHONY: bench
+bench: ## measure, print the table, write it to docs/benchmarks.md
+	@tools/prepare --extras dev,bench
+	@$(RUN) -m bench $(ARGS)
+
+.PHONY: format
+format: environment ## rewrite the code in the house's format
+	@$(RUN) -m ruff check --quiet --fix-only $(CODE); $(RUN) -m ruff format --quiet $(CODE)
+
+.PHONY: reference
+reference: environment ## write docs/reference.md from the public names and their docstrings
+	@$(RUN) tools/reference.py
+
+.PHONY: pins
+pins: environment ## resolve the dependencies anew and write constraints.txt
+	@$(RUN) tools/pin.py
+
+.PHONY: clean
+clean: ## remove .venv and everything that tools left behind
+	@rm -rf .venv .prepare.log build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: environment
+environment:
+	@tools/prepare
+
+.PHONY: servers
+servers:
+	@tools/prepare --servers
