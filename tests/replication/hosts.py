@@ -8,7 +8,8 @@ from typing import TypeVar
 from talweg.raft import Configuration, Settings
 from talweg.records import encode_values
 from talweg.replication import Group, HostSettings, ReplicaHost
-from talweg.storage import LogStores, RealFiles, SegmentStores
+from talweg.storage import LogStores, SegmentStores
+from talweg.storage.files import RealFiles
 
 T = TypeVar("T")
 QUICK = HostSettings(tick_seconds=0.02, raft=Settings(heartbeat_ticks=2, election_ticks=10))

@@ -220,12 +220,20 @@ def handle_heartbeat_reply(raft: "Raft", reply: HeartbeatReply) -> None:
         if raft.clock - progress.sent_at >= raft.settings.election_ticks:
             progress.probe_again()
     elif progress.stalled() and (progress.match_index < raft.log.last_index or reply.recovering):
-        progress.probe_sent = False
-        if not progress.fetching and progress.next_index > raft.log.start_index:
-            # What was sent ahead may be lost, and the limits keep more from being sent. An empty
-            # message costs nothing and finds out: it is acknowledged or rejected in its turn.
-            _send_append(raft, reply.source, progress, [])
+        _find_out(raft, reply.source, progress)
     feed(raft, reply.source, progress)
+
+
+def _find_out(raft: "Raft", peer: int, progress: Progress) -> None:
+    # What was sent ahead may be lost, and the limits keep more from being sent. An empty message costs
+    # nothing and finds out: it is acknowledged or rejected in its turn.
+    progress.probe_sent = False
+    if progress.fetching:
+        return
+    if progress.next_index > raft.log.start_index:
+        _send_append(raft, peer, progress, [])
+    else:
+        progress.probe_again()  # retention has overtaken it: it will need a snapshot
 
 
 def advance_commit(raft: "Raft") -> None:

@@ -48,12 +48,20 @@ class PartitionState:
         """The first offset of an earlier copy of this batch; None if it is new.
 
         Raises OutOfSequence if it is neither. A producer with an epoch numbers its messages in each
-        partition without gaps, so that what it sends ahead keeps its order; without an epoch (the
-        plain API) numbers need only grow.
+        partition and epoch from 0 without gaps, so that what it sends ahead keeps its order; without an
+        epoch (the plain API) numbers need only grow.
         """
         _, epoch, _, count, producer_id, sequence = peek(frame)
+        if producer_id < 0 or sequence < 0:
+            return None
         producer = self._producers.get(producer_id)
-        if producer_id < 0 or sequence < 0 or producer is None or epoch > producer.epoch:
+        if producer is None or epoch > producer.epoch:
+            if epoch >= 0 and sequence > 0:
+                # Taken as the first, it would shut out the one before it, which may still be on its way.
+                raise OutOfSequence(
+                    f"producer {producer_id} began epoch {epoch} with sequence {sequence}, expected 0: "
+                    "one before it is missing, or it was silent for so long that it needs a new epoch"
+                )
             return None
         if epoch < producer.epoch:
             raise OutOfSequence(

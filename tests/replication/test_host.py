@@ -1,0 +1,381 @@
+"""Many groups on three hosts, over real sockets and real files."""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts import QUICK, Hosts, batch, wait_until
+
+import msgspec
+
+from talweg.errors import GroupNotFound, NotLeader, Overloaded, TalwegError
+from talweg.raft import Configuration, Heartbeat, Settings
+from talweg.records import Batch
+from talweg.replication import Appended, Group, Position, wire
+from talweg.storage import LogStores, SegmentStores
+from talweg.testing.disk import SimulatedFiles
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def values_on(group: Group) -> list[bytes | None]:
+    frames = group.replica.read_frames(0, 1 << 30)
+    return [value for frame in frames for value in Batch.from_frame(frame).values()]
+
+
+async def append(group: Group, *values: bytes, **identity: int) -> Appended:
+    (appended,) = await group.append([batch(*values, **identity)])
+    return appended
+
+
+def test_an_acknowledged_batch_is_on_every_replica_at_the_same_offsets(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            assert await append(leader, b"a", b"b") == Appended(0, 2)
+            assert await append(leader, b"c") == Appended(2, 1)
+            await hosts.wait_for_agreement()
+            for group in hosts.groups().values():
+                assert values_on(group) == [b"a", b"b", b"c"]
+                assert group.replica.high_watermark == 3
+
+    run(test())
+
+
+def test_a_follower_refuses_and_names_the_leader(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            follower = next(group for group in hosts.groups().values() if not group.leads)
+            await wait_until(lambda: follower.leader is not None)
+            with pytest.raises(NotLeader) as refused:
+                await append(follower, b"a")
+            assert refused.value.leader == leader.replica.raft.replica
+
+    run(test())
+
+
+def test_proposals_made_together_keep_their_order_and_share_a_write(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            number = leader.replica.raft._number
+            answers = await asyncio.gather(*[append(leader, b"%d" % n) for n in range(200)])
+            assert [answer.first_offset for answer in answers] == list(range(200))
+            assert leader.replica.raft._number - number < 50
+            assert values_on(leader) == [b"%d" % n for n in range(200)]
+
+    run(test())
+
+
+def test_the_group_goes_on_when_its_leader_dies_and_a_retry_writes_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            first = await append(leader, b"a", producer_id=1, sequence=0, epoch=0)
+            await hosts.stop(leader.replica.raft.replica)
+            successor = await hosts.wait_for_leader()
+            assert successor.term > leader.term
+            again = await append(successor, b"a", producer_id=1, sequence=0, epoch=0)
+            assert again == Appended(first.first_offset, 1, duplicate=True)
+            await append(successor, b"b", producer_id=1, sequence=1, epoch=0)
+            assert values_on(successor) == [b"a", b"b"]
+
+    run(test())
+
+
+def test_a_broken_connection_starts_the_search_for_a_leader_before_the_timeout(tmp_path: Path) -> None:
+    async def test() -> None:
+        patient = msgspec.structs.replace(
+            QUICK, raft=Settings(heartbeat_ticks=2, election_ticks=3), tick_seconds=0.5
+        )
+        async with Hosts(tmp_path, settings=patient) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            await hosts.wait_for_agreement()
+            follower = next(group for group in hosts.groups().values() if not group.leads)
+            await hosts.stop(leader.replica.raft.replica)
+            raft = follower.replica.raft
+            await wait_until(lambda: raft.leader is None)
+            assert raft.elapsed >= raft.settings.election_ticks - 1
+
+    run(test())
+
+
+def test_a_host_that_was_stopped_finds_everything_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            for number in range(20):
+                await append(leader, b"%d" % number, producer_id=1, sequence=number, epoch=0)
+            await leader.commit_positions([Position("reader", 5)])
+        async with Hosts(tmp_path) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            assert values_on(leader) == [b"%d" % number for number in range(20)]
+            assert leader.replica.state.positions == {"reader": 5}
+            assert (await append(leader, b"19", producer_id=1, sequence=19, epoch=0)).duplicate
+
+    run(test())
+
+
+def test_one_connection_for_a_pair_of_brokers_whatever_the_number_of_groups(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path) as hosts:
+            packets: list[bytes] = []
+            for incarnation in range(1, 41):
+                await hosts.open_group(f"topic-{incarnation}", incarnation)
+            for incarnation in range(1, 41):
+                await hosts.wait_for_leader(incarnation)
+            for broker, host in hosts.hosts.items():
+                assert host.connected == {1, 2, 3} - {broker}
+                assert len(host._links._accepted) == 2
+            host = hosts.hosts[1]
+            host._links._arrived = lambda peer, packet: (  # type: ignore[assignment]
+                packets.append(packet),
+                host._packet_arrived(peer, packet),
+            )
+
+            def widest() -> bool:
+                return any(
+                    sum(isinstance(message, Heartbeat) for _, message in wire.read_packet(packet, 2, 1)) > 3
+                    for packet in packets
+                )
+
+            await wait_until(widest)
+
+    run(test())
+
+
+def test_a_group_made_again_under_its_name_hears_nothing_of_its_former_self(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path) as hosts:
+            await hosts.open_group(incarnation=7)
+            leader = await hosts.wait_for_leader(7)
+            await append(leader, b"old")
+            for host in hosts.hosts.values():
+                await host.close_group(7, delete=True)
+            await hosts.open_group(incarnation=8)
+            fresh = await hosts.wait_for_leader(8)
+            host = hosts.hosts[fresh.replica.raft.replica]
+            ghost = Heartbeat(source=99, target=1, term=1000, commit=50)
+            for packet in wire.packets([(7, ghost)]):
+                host._packet_arrived(2, packet[4:])
+            await append(fresh, b"new")
+            assert fresh.term < 1000
+            assert values_on(fresh) == [b"new"]
+            with pytest.raises(GroupNotFound):
+                host.group(7)
+
+    run(test())
+
+
+def test_a_log_of_another_incarnation_is_not_opened(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path, count=1) as hosts:
+            host = hosts.hosts[1]
+            await host.open_group("topic-0", 7, Configuration.of([1]))
+            await host.close_group(7)
+            with pytest.raises(GroupNotFound):
+                await host.open_group("topic-0", 8, Configuration.of([1]))
+
+    run(test())
+
+
+def test_a_group_of_one_leads_at_once_and_commits_alone(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path, count=1) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            assert await append(leader, b"a") == Appended(0, 1)
+            await leader.confirm_leadership()
+
+    run(test())
+
+
+def test_leadership_is_handed_over_without_waiting_for_an_election_timeout(tmp_path: Path) -> None:
+    async def test() -> None:
+        slow = msgspec.structs.replace(QUICK, tick_seconds=0.2)
+        async with Hosts(tmp_path, settings=slow) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            await hosts.wait_for_agreement()
+            started = asyncio.get_running_loop().time()
+            await hosts.hosts[leader.replica.raft.replica].hand_over_leadership()
+            assert not leader.leads
+            successor = await hosts.wait_for_leader()
+            # An election timeout is ten ticks, two seconds, at the least.
+            assert asyncio.get_running_loop().time() - started < 1.5
+            await append(successor, b"a")
+
+    run(test())
+
+
+def test_a_leader_without_a_majority_pushes_back_and_its_memory_stays_bounded(tmp_path: Path) -> None:
+    async def test() -> None:
+        raft = Settings(heartbeat_ticks=2, election_ticks=500, uncommitted_bytes_max=100_000)
+        settings = msgspec.structs.replace(QUICK, raft=raft)
+        async with Hosts(tmp_path, settings=settings) as hosts:
+            await hosts.open_group()
+            hosts.groups()[1].replica.raft.campaign()
+            leader = await hosts.wait_for_leader()
+            for broker in {1, 2, 3} - {leader.replica.raft.replica}:
+                await hosts.stop(broker)
+            outcomes: list[object] = []
+            while not outcomes:  # those that wait for a majority answer nothing
+                leader.append_with_callback([batch(b"x" * 1000)], outcomes.append)
+                await asyncio.sleep(0)
+            assert isinstance(outcomes[0], Overloaded)
+            assert outcomes[0].retriable
+            assert leader.replica.raft.log.tail_bytes < 110_000
+
+    run(test())
+
+
+def test_a_follower_that_was_away_catches_up_from_the_leaders_disk(tmp_path: Path) -> None:
+    async def test() -> None:
+        raft = Settings(heartbeat_ticks=2, election_ticks=10, tail_bytes_max=10_000, append_bytes_max=5_000)
+        settings = msgspec.structs.replace(QUICK, raft=raft)
+        async with Hosts(tmp_path, settings=settings) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            absent = next(iter({1, 2, 3} - {leader.replica.raft.replica}))
+            await hosts.stop(absent)
+            for _ in range(20):
+                await leader.append([batch(b"x" * 1000) for _ in range(10)])
+            assert leader.replica.raft.log.tail_bytes < 50_000
+            host = await hosts.start(absent)
+            back = await host.open_group("topic-0", 7, Configuration.of([1, 2, 3]))
+            await wait_until(lambda: back.replica.high_watermark == 200)
+            assert values_on(back) == values_on(leader)
+
+    run(test())
+
+
+def test_a_follower_below_the_logs_start_gets_the_state_and_the_start(tmp_path: Path) -> None:
+    async def test() -> None:
+        def small_segments(broker: int) -> LogStores:
+            return SegmentStores(disks[broker], segment_bytes=4096)
+
+        disks = {broker: SimulatedFiles() for broker in (1, 2, 3)}
+        async with Hosts(tmp_path, stores=small_segments) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            absent = next(iter({1, 2, 3} - {leader.replica.raft.replica}))
+            await hosts.stop(absent)
+            await leader.commit_positions([Position("reader", 3)])
+            for number in range(30):
+                await append(leader, b"x" * 500, producer_id=4, sequence=number, epoch=0)
+            leader.replica.snapshot_now()
+            leader.retain(bytes_max=None, before_timestamp=None)
+            await append(leader, b"last", producer_id=4, sequence=30, epoch=0)
+            leader.retain(bytes_max=0, before_timestamp=None)
+            await wait_until(lambda: leader.replica.raft.log.start_index > 0)
+            host = await hosts.start(absent)
+            back = await host.open_group("topic-0", 7, Configuration.of([1, 2, 3]))
+            await wait_until(lambda: back.replica.high_watermark == 31)
+            assert back.replica.raft.log.start_index == leader.replica.raft.log.start_index
+            assert back.replica.state.to_bytes() == leader.replica.state.to_bytes()
+            assert back.replica.state.positions == {"reader": 3}
+
+    run(test())
+
+
+def test_a_full_disk_refuses_writes_and_recovers_without_a_restart(tmp_path: Path) -> None:
+    async def test() -> None:
+        disks = {broker: SimulatedFiles() for broker in (1, 2, 3)}
+        async with Hosts(tmp_path, stores=lambda broker: SegmentStores(disks[broker])) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            await append(leader, b"before")
+            await hosts.wait_for_agreement()
+            disks[leader.replica.raft.replica].space_bytes = 0
+            outcome = await _outcome(leader, b"during")
+            assert isinstance(outcome, TalwegError)
+            assert outcome.retriable
+            await wait_until(lambda: not leader.leads)
+            assert values_on(leader) == [b"before"]  # reads go on
+            successor = await hosts.wait_for_leader()
+            await append(successor, b"after")
+            disks[leader.replica.raft.replica].space_bytes = None
+            await wait_until(lambda: values_on(leader) == values_on(successor))
+            assert values_on(leader)[-1] == b"after"
+
+    run(test())
+
+
+async def _outcome(group: Group, value: bytes) -> object:
+    try:
+        return await append(group, value)
+    except TalwegError as error:
+        return error
+
+
+def test_a_learner_is_fed_promoted_and_an_old_voter_removed(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path, count=4) as hosts:
+            for broker in (1, 2, 3):
+                await hosts.hosts[broker].open_group("topic-0", 7, Configuration.of([1, 2, 3]))
+            newcomer = await hosts.hosts[4].open_group("topic-0", 7, Configuration.of([1, 2, 3]), join=True)
+            leader = await hosts.wait_for_leader()
+            await append(leader, b"a")
+            leader_id = leader.replica.raft.replica
+            victim = next(iter({1, 2, 3} - {leader_id}))
+            for configuration in (
+                Configuration.of([1, 2, 3], [4]),
+                Configuration.of([1, 2, 3, 4]),
+                Configuration.of({1, 2, 3, 4} - {victim}),
+            ):
+                await wait_until(lambda target=configuration: leader.change(target) is None)  # type: ignore[misc]
+                raft = leader.replica.raft
+                await wait_until(lambda: raft.configuration_history[-1][0] <= raft.commit_index)
+            await append(leader, b"b")
+            await wait_until(lambda: newcomer.replica.high_watermark == 2)
+            assert newcomer.voters == tuple(sorted({1, 2, 3, 4} - {victim}))
+            await wait_until(lambda: not newcomer.replica.raft.recovering)
+
+    run(test())
+
+
+def test_a_bug_in_one_group_stops_that_group_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path) as hosts:
+            await hosts.open_group("a", 1)
+            await hosts.open_group("b", 2)
+            sick, well = await hosts.wait_for_leader(1), await hosts.wait_for_leader(2)
+            waiting = asyncio.ensure_future(sick.append([batch(b"x")]))
+            sick.replica.pump = lambda: 1 / 0  # type: ignore[method-assign,assignment]
+            with pytest.raises(TalwegError):
+                await waiting
+            assert await append(well, b"x") == Appended(0, 1)
+            assert "group a stops" in caplog.text
+
+    run(test())
+
+
+def test_a_stranger_who_speaks_something_else_is_hung_up_on(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path, count=1) as hosts:
+            for greeting in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64):
+                reader, writer = await asyncio.open_connection("127.0.0.1", hosts._ports[1])
+                writer.write(greeting)
+                with_hello = await _read_to_end(reader)
+                assert b"Talweg" in with_hello
+                writer.close()
+
+    async def _read_to_end(reader: asyncio.StreamReader) -> bytes:
+        try:
+            return await reader.read(1000) + await reader.read(1000)
+        except ConnectionResetError:
+            return b"Talweg (and then it hung up)"
+
+    run(test())
