@@ -276,9 +276,8 @@ def test_a_follower_below_the_logs_start_gets_the_state_and_the_start(tmp_path: 
             for number in range(30):
                 await append(leader, b"x" * 500, producer_id=4, sequence=number, epoch=0)
             leader.replica.snapshot_now()
-            leader.retain(bytes_max=None, before_timestamp=None)
             await append(leader, b"last", producer_id=4, sequence=30, epoch=0)
-            leader.retain(bytes_max=0, before_timestamp=None)
+            await leader.retain(bytes_max=0, before_timestamp=None)
             await wait_until(lambda: leader.replica.raft.log.start_index > 0)
             host = await hosts.start(absent)
             back = await host.open_group("topic-0", 7, Configuration.of([1, 2, 3]))
@@ -377,5 +376,22 @@ def test_a_stranger_who_speaks_something_else_is_hung_up_on(tmp_path: Path) -> N
             return await reader.read(1000) + await reader.read(1000)
         except ConnectionResetError:
             return b"Talweg (and then it hung up)"
+
+    run(test())
+
+
+def test_a_reader_at_the_end_is_woken_by_the_next_commit_and_not_before(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            await leader.wait_for_offset(0, 0.05)  # nothing there: the time passes
+            waiting = asyncio.ensure_future(leader.wait_for_offset(1, 60))
+            await append(leader, b"a")
+            assert not waiting.done()
+            await append(leader, b"b")
+            await asyncio.wait_for(waiting, 5)
+            assert leader.replica.high_watermark == 2
+            assert leader.replica.serves
 
     run(test())

@@ -185,6 +185,8 @@ def handle_append_reply(raft: "Raft", reply: AppendReply) -> None:
         return
     progress.heard(raft.clock, recovering=reply.recovering, last_index=raft.log.last_index)
     if reply.rejected:
+        if reply.index == 0:
+            return  # it answers a message of an earlier term: what follows nothing is never rejected
         retry_index = _retry_index(raft, reply)
         if reply.recovering and reply.index <= progress.match_index:
             progress.lost_its_log(retry_index, raft.log.last_index)
@@ -230,10 +232,11 @@ def _find_out(raft: "Raft", peer: int, progress: Progress) -> None:
     progress.probe_sent = False
     if progress.fetching:
         return
-    if progress.next_index > raft.log.start_index:
-        _send_append(raft, peer, progress, [])
-    else:
+    if progress.next_index <= raft.log.start_index:
         progress.probe_again()  # retention has overtaken it: it will need a snapshot
+    elif progress.feeding is Feeding.REPLICATE or progress.next_index > raft.log.last_index:
+        _send_append(raft, peer, progress, [])
+    # Otherwise the probe itself goes out again.
 
 
 def advance_commit(raft: "Raft") -> None:

@@ -24,6 +24,8 @@ class Group:
         self._touch = touch
         self._idle = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._readers: list[tuple[int, asyncio.Future[None]]] = []  # the offset each waits for
+        replica.on_applied = self._wake_readers
 
     @property
     def leads(self) -> bool:
@@ -79,6 +81,28 @@ class Group:
         """Committed record batches from the one that holds `offset` on."""
         return await asyncio.to_thread(self.replica.read_frames, offset, bytes_max)
 
+    async def wait_for_offset(self, offset: int, wait_seconds: float) -> None:
+        """Returns when the message at `offset` is committed, when the group stops here, or after the time."""
+        if offset < self.replica.high_watermark or wait_seconds <= 0 or self.stopped:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        reader = (offset, future)
+        self._readers.append(reader)
+        try:
+            await asyncio.wait_for(future, wait_seconds)
+        except TimeoutError:
+            return
+        finally:
+            if reader in self._readers:
+                self._readers.remove(reader)
+
+    def _wake_readers(self) -> None:
+        if self._readers:
+            high_watermark = self.replica.high_watermark
+            for offset, future in self._readers:
+                if offset < high_watermark and not future.done():
+                    future.set_result(None)
+
     def change(self, configuration: Configuration) -> TalwegError | None:
         """Propose a configuration; the error says why it was refused."""
         refusal = self.replica.raft.propose_configuration(configuration)
@@ -97,10 +121,13 @@ class Group:
             raft.transfer(target)
             self._touch(self)
 
-    def retain(self, *, bytes_max: int | None, before_timestamp: int | None) -> None:
+    async def retain(self, *, bytes_max: int | None, before_timestamp: int | None) -> None:
         """Retention, as far as a snapshot allows."""
-        self.replica.retain(bytes_max=bytes_max, before_timestamp=before_timestamp)
-        self._touch(self)
+        index = await asyncio.to_thread(
+            self.replica.retention_index, bytes_max=bytes_max, before_timestamp=before_timestamp
+        )
+        if index is not None and not self.stopped and self.replica.drop_head(index):
+            self._touch(self)
 
     # For the host
 
@@ -108,6 +135,9 @@ class Group:
         """No more work; whoever waits is told."""
         self.stopped = True
         self.replica.fail_all(error)
+        for _, future in self._readers:
+            if not future.done():
+                future.set_result(None)
         for task in self._tasks:
             task.cancel()
 

@@ -25,6 +25,7 @@ from talweg.raft import (
     Raft,
     Ready,
     Refusal,
+    Role,
     Settings,
     Snapshot,
     configuration_at,
@@ -79,6 +80,7 @@ class Replica:
         have been here before and lost its disk, so it does not vote until it has caught up."""
         self.store = store
         self.outbox: list[Message] = []
+        self.on_applied: Callable[[], None] = _nothing  # told after entries were applied
         self.state = PartitionState()  # as of applied_index
         hard_state = _sound_hard_state(store, join=join)
         summary = store.summary()
@@ -134,11 +136,19 @@ class Replica:
 
     def retain(self, *, bytes_max: int | None, before_timestamp: int | None) -> int | None:
         """Retention: queue the cut, if a snapshot allows one. Returns the index it will be at."""
-        index = head_to_drop(self.store.snapshots(), bytes_max=bytes_max, before_timestamp=before_timestamp)
-        if index is None or not self.raft.log.start_index < index <= self.raft.stable_index:
-            return None
+        index = self.retention_index(bytes_max=bytes_max, before_timestamp=before_timestamp)
+        return index if index is not None and self.drop_head(index) else None
+
+    def retention_index(self, *, bytes_max: int | None, before_timestamp: int | None) -> int | None:
+        """Where retention would cut. May have to wait for the disk, so not for an event loop."""
+        return head_to_drop(self.store.snapshots(), bytes_max=bytes_max, before_timestamp=before_timestamp)
+
+    def drop_head(self, index: int) -> bool:
+        """Queue the cut at a snapshot's index; False if that is not possible (any more)."""
+        if not self.raft.log.start_index < index <= self.raft.stable_index:
+            return False
         self._drop_wanted = index
-        return index
+        return True
 
     def snapshot_now(self) -> None:
         """Snapshot the small state as it is, so that retention may cut here."""
@@ -213,6 +223,11 @@ class Replica:
             self.raft.fetched(fetch.peer, result if isinstance(result, list) else [])
 
     @property
+    def serves(self) -> bool:
+        """Whether it leads and knows everything that is committed."""
+        return self.raft.role is Role.LEADER and self.raft.applied_index >= self.raft.term_start_index
+
+    @property
     def high_watermark(self) -> int:
         """The first offset that is not committed, as far as this replica knows."""
         return self.state.next_offset
@@ -275,6 +290,7 @@ class Replica:
                 index = entry.index
         self.raft.applied(index)
         self._proposals.committed(index)
+        self.on_applied()
         if self._bytes_since_snapshot >= self._snapshot_interval_bytes:
             self.snapshot_now()
 
@@ -284,6 +300,10 @@ class Replica:
             return entries[: last_index + 1 - first_index]
         last_index = min(last_index, self.raft.log.tail_first - 1)
         return self.store.read(first_index, _APPLY_CHUNK_BYTES, last_index)
+
+
+def _nothing() -> None:
+    """For whoever does not want to be told."""
 
 
 def _newest_promises(messages: list[Message]) -> list[Message]:
