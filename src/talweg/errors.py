@@ -8,7 +8,12 @@
     │   ├── OutOfSequence     a producer's sequence number leaves a gap, or its epoch is old
     │   ├── OffsetOutOfRange  below the log's start or above its end
     │   ├── BadTopicName      a topic cannot be called that
-    │   └── TooManyPartitions more than the brokers may carry
+    │   ├── TooManyPartitions more than the brokers may carry
+    │   ├── BodyTooLarge      a request's body over the call's limit
+    │   ├── BodyTooSlow       a request's body that did not arrive in time
+    │   ├── UnsupportedMedia  a body in a media type that the call does not take
+    │   ├── NotAcceptable     the call answers in none of the media types that were asked for
+    │   └── MethodNotAllowed  the path is there, the method is not
     ├── InvalidSetting        a setting that cannot work; the process does not start
     ├── GroupNotFound         this broker carries no such group, or another incarnation of it
     ├── NotFound              there is no such thing
@@ -16,7 +21,8 @@
     │   ├── PartitionNotFound
     │   ├── ProducerNotFound  also: registered for another topic
     │   ├── ConsumerNotFound  also: registered for another topic
-    │   └── BrokerNotFound    a broker that hears this registers again
+    │   ├── BrokerNotFound    a broker that hears this registers again
+    │   └── PathNotFound      no call has this path
     ├── TopicExists           the name is taken
     ├── StaleVersion          it was changed by another since it was read; read it and try again
     ├── Unavailable           the cluster cannot do it now; try again
@@ -26,10 +32,12 @@
     │   ├── StorageFull       no space left on the disk: reads go on, writes are refused
     │   ├── TooFewBrokers     fewer active brokers than replicas
     │   ├── MetadataUnavailable  the metadata store cannot be reached, or has not confirmed a change
-    │   └── LeaseLost         this manager is no longer the primary
-    └── StorageError          the disk failed
-        ├── DamagedLog        bytes in the middle of a log are not what was written
-        └── NewerFormat       written by a newer version of Talweg
+    │   ├── LeaseLost         this manager is no longer the primary
+    │   └── Unreachable       no connection could be made: the request was never sent
+    ├── StorageError          the disk failed
+    │   ├── DamagedLog        bytes in the middle of a log are not what was written
+    │   └── NewerFormat       written by a newer version of Talweg
+    └── Internal              a mistake of ours; the server's own log has the trace
 
 Callers branch on the class, `code` or `retriable`, never on the text.
 """
@@ -98,6 +106,46 @@ class TooManyPartitions(BadRequest):
     status = 409
 
 
+class BodyTooLarge(BadRequest):
+    """A request's body is over the limit of the call."""
+
+    code = "body_too_large"
+    status = 413
+
+
+class BodyTooSlow(BadRequest):
+    """A request's body did not arrive in time."""
+
+    code = "body_too_slow"
+    status = 408
+    retriable = True
+
+
+class UnsupportedMedia(BadRequest):
+    """The call does not take a body of this media type; the message says which ones it takes."""
+
+    code = "unsupported_media"
+    status = 415
+
+
+class NotAcceptable(BadRequest):
+    """The call answers in none of the media types that were asked for."""
+
+    code = "not_acceptable"
+    status = 406
+
+
+class MethodNotAllowed(BadRequest):
+    """The path is there, the method is not. `allowed` names those that are."""
+
+    code = "method_not_allowed"
+    status = 405
+
+    def __init__(self, message: str, allowed: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
 class InvalidSetting(TalwegError):
     """A setting that cannot work: the message names it and says what was expected."""
 
@@ -150,6 +198,12 @@ class BrokerNotFound(NotFound):
     code = "broker_not_found"
 
 
+class PathNotFound(NotFound):
+    """No call has this path."""
+
+    code = "path_not_found"
+
+
 class TopicExists(TalwegError):
     """There is a topic of that name already."""
 
@@ -174,14 +228,15 @@ class Unavailable(TalwegError):
 
 
 class NotLeader(Unavailable):
-    """Another replica leads this group. `leader` is its id when it is known."""
+    """Another replica leads this group. `leader` is its id, and `endpoint` its URL, when they are known."""
 
     code = "not_leader"
     status = 421
 
-    def __init__(self, message: str, leader: int | None = None) -> None:
+    def __init__(self, message: str, leader: int | None = None, endpoint: str | None = None) -> None:
         super().__init__(message)
         self.leader = leader
+        self.endpoint = endpoint
 
 
 class NoQuorum(Unavailable):
@@ -220,6 +275,12 @@ class LeaseLost(Unavailable):
     code = "lease_lost"
 
 
+class Unreachable(Unavailable):
+    """No connection could be made. The request was never sent, so asking another, or again, is safe."""
+
+    code = "unreachable"
+
+
 class StorageError(TalwegError):
     """The disk or the database failed."""
 
@@ -236,3 +297,9 @@ class NewerFormat(StorageError):
     """Written by a newer version of Talweg than this one."""
 
     code = "newer_format"
+
+
+class Internal(TalwegError):
+    """A mistake of ours. Whoever asked learns no more; the server's own log has the trace."""
+
+    code = "internal"

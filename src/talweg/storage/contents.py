@@ -1,0 +1,212 @@
+"""What is known of one segment without reading it: where it ends, its terms, its configurations.
+
+The writer keeps it up to date in memory. When a segment is sealed it is written beside it (the `.index`
+file), so that opening a large log reads these few bytes and none of the messages.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from talweg.errors import DamagedLog
+from talweg.raft import Configuration, Entry
+from talweg.records import Header, Kind, read_header
+from talweg.storage.checked_file import HEAD_BYTES, body_bytes_of, seal, unseal, write_all
+from talweg.storage.files import File
+from talweg.storage.frames import frame_of
+from talweg.storage.sparse_index import SparseIndex
+
+NO_MESSAGE = 0  # the newest timestamp where there is no message
+
+_MAGIC = b"TwIx"
+_FIRST_READ_BYTES = 4096  # all of a digest, unless there were very many elections
+_RECORDS = Kind.RECORDS
+_CONFIGURATION = Kind.CONFIGURATION
+
+
+class Digest(msgspec.Struct, frozen=True, array_like=True):
+    """The part of a segment's contents that an opening needs. On disk as MessagePack."""
+
+    first_index: int
+    first_position: int  # of the frame at first_index; above 0 when the head was dropped inside
+    first_offset: int
+    last_index: int  # == first_index - 1 when empty
+    next_offset: int  # first offset not in this segment
+    log_bytes: int  # the file's length
+    timestamp_max: int
+    terms: list[tuple[int, int]]  # (first index, term); begins anew in each segment
+    configurations: list[tuple[int, Configuration]]
+    points_bytes: int  # of the sparse index, which follows in the file
+    points_crc: int
+
+
+class Mark(NamedTuple):
+    """A state of `Contents` to go back to when a write fails."""
+
+    last_index: int
+    next_offset: int
+    log_bytes: int
+    timestamp_max: int
+    terms: int
+    configurations: int
+    points: int
+
+
+class Contents:
+    """One segment, frame by frame. Changed by the writer alone; readers keep to what was published."""
+
+    def __init__(
+        self, first_index: int, first_offset: int, interval_bytes: int, first_position: int = 0
+    ) -> None:
+        self.first_index = first_index
+        self.first_position = first_position
+        self.first_offset = first_offset
+        self.last_index = first_index - 1
+        self.next_offset = first_offset
+        self.log_bytes = first_position  # where the next frame goes
+        self.timestamp_max = NO_MESSAGE
+        self.terms: list[tuple[int, int]] = []
+        self.configurations: list[tuple[int, Configuration]] = []
+        self.points = SparseIndex()  # let go of when the segment is sealed
+        self.interval_bytes = interval_bytes
+        self._next_point = first_position  # a frame at or after this position becomes a point
+        self._term: int | None = None  # of the last frame
+
+    def mark(self) -> Mark:
+        """Where things stand."""
+        return Mark(
+            self.last_index,
+            self.next_offset,
+            self.log_bytes,
+            self.timestamp_max,
+            len(self.terms),
+            len(self.configurations),
+            len(self.points),
+        )
+
+    def back_to(self, mark: Mark) -> None:
+        """Forget what was added since."""
+        self.last_index, self.next_offset, self.log_bytes, self.timestamp_max = mark[:4]
+        del self.terms[mark.terms :]
+        del self.configurations[mark.configurations :]
+        self.continue_points(self.points.head(mark.points))
+
+    def continue_points(self, points: SparseIndex) -> None:
+        """Go on from these points."""
+        self.points = points
+        self._next_point = points.positions[-1] + self.interval_bytes if len(points) else self.first_position
+        self._term = self.terms[-1][1] if self.terms else None
+
+    def add(self, header: Header, position: int) -> None:
+        """One more frame. If it is a configuration, `add_configuration` is called as well."""
+        if position >= self._next_point or header.term != self._term:
+            self._note(header, position)
+        if header.last_timestamp > self.timestamp_max and header.kind is _RECORDS:
+            self.timestamp_max = header.last_timestamp
+        self.last_index = header.index
+        self.next_offset = header.next_offset
+        self.log_bytes = position + header.frame_bytes
+
+    def _note(self, header: Header, position: int) -> None:
+        # What is remembered of only some of the frames.
+        if position >= self._next_point:
+            self.points.add(header.index, header.first_offset, self.timestamp_max, position)
+            self._next_point = position + self.interval_bytes
+        if header.term != self._term:
+            self._term = header.term
+            self.terms.append((header.index, header.term))
+
+    def add_configuration(self, index: int, body: bytes) -> None:
+        """The frame just added is a configuration."""
+        self.configurations.append((index, Configuration.from_bytes(body)))
+
+    def take(self, entries: list[Entry], start: int, bytes_max: int) -> list[bytes]:
+        """Add entries from `entries[start]` on until the segment has `bytes_max` bytes: their frames."""
+        frames: list[bytes] = []
+        position, offset, index = self.log_bytes, self.next_offset, self.last_index
+        for entry in entries[start:] if start else entries:
+            if position >= bytes_max:
+                break
+            frame = frame_of(entry, offset)
+            header = read_header(frame)
+            index += 1
+            assert entry.index == index, "the log has no gaps"
+            assert header.index == index and header.term == entry.term, "the frame is not stamped"
+            assert header.first_offset == offset, "offsets have no gaps"
+            if position >= self._next_point or header.term != self._term:
+                self._note(header, position)
+            if header.last_timestamp > self.timestamp_max and header.kind is _RECORDS:
+                self.timestamp_max = header.last_timestamp
+            if header.kind is _CONFIGURATION:
+                self.add_configuration(index, entry.payload)
+            frames.append(frame)
+            offset += header.count
+            position += len(frame)
+        self.last_index, self.next_offset, self.log_bytes = index, offset, position
+        return frames
+
+    def head(self, points: SparseIndex, mark: Mark) -> "Contents":
+        """A copy that ends at an earlier state. The points are given: a sealed segment lets go of its own."""
+        copy = Contents(self.first_index, self.first_offset, self.interval_bytes, self.first_position)
+        copy.terms = self.terms[:]
+        copy.configurations = self.configurations[:]
+        copy.points = points
+        copy.back_to(mark)
+        return copy
+
+    # The file beside a sealed segment
+
+    def write_index(self, file: File) -> None:
+        """Write the digest and the points. Not synced: a torn index is rebuilt, not believed."""
+        points = self.points.to_bytes()
+        digest = Digest(
+            self.first_index,
+            self.first_position,
+            self.first_offset,
+            self.last_index,
+            self.next_offset,
+            self.log_bytes,
+            self.timestamp_max,
+            self.terms,
+            self.configurations,
+            len(points),
+            crc32c(points),
+        )
+        file.truncate(0)
+        write_all(file, seal(_MAGIC, msgspec.msgpack.encode(digest)) + points, 0)
+
+
+def read_digest(file: File, path: str) -> Digest:
+    """The first part of an index file. Raises DamagedLog where it is not sound."""
+    data = file.read_at(_FIRST_READ_BYTES, 0)
+    wanted = HEAD_BYTES + body_bytes_of(data)
+    if wanted > len(data):
+        data += file.read_at(min(wanted, file.size()) - len(data), len(data))
+    try:
+        return msgspec.msgpack.decode(unseal(_MAGIC, data, path), type=Digest)
+    except msgspec.MsgspecError as error:
+        raise DamagedLog(f"{path} is not what was written: {error}") from error
+
+
+def read_points(file: File, path: str) -> tuple[Digest, SparseIndex]:
+    """All of an index file. Raises DamagedLog where it is not sound."""
+    digest = read_digest(file, path)
+    position = HEAD_BYTES + body_bytes_of(file.read_at(HEAD_BYTES, 0))
+    data = file.read_at(digest.points_bytes, position)
+    if len(data) != digest.points_bytes or crc32c(data) != digest.points_crc:
+        raise DamagedLog(f"{path} is not what was written")
+    return digest, SparseIndex.from_bytes(data)
+
+
+def contents_of(digest: Digest, interval_bytes: int) -> Contents:
+    """What the digest says, without the points."""
+    contents = Contents(digest.first_index, digest.first_offset, interval_bytes, digest.first_position)
+    contents.last_index = digest.last_index
+    contents.next_offset = digest.next_offset
+    contents.log_bytes = digest.log_bytes
+    contents.timestamp_max = digest.timestamp_max
+    contents.terms = list(digest.terms)
+    contents.configurations = list(digest.configurations)
+    contents.continue_points(SparseIndex())
+    return contents

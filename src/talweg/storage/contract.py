@@ -1,0 +1,158 @@
+"""What every store promises. One contract suite runs over all of them.
+
+A store keeps the log of one group: entries by index, each a frame of `talweg.records` (so the
+message log and the Raft log are the same bytes), the hard state, and snapshots of the small state.
+Calls block. `write` and `sync` come from one thread at a time; reads may come from any thread, at
+any time, also while a `sync` is under way.
+
+Every frame, whatever its kind, carries `first_offset` and `count`, so the offset that follows an
+entry is always `first_offset + count`; entries that hold no messages have a count of 0.
+"""
+
+from abc import ABC, abstractmethod
+
+import msgspec
+
+from talweg.raft import Configuration, Entry, HardState, Snapshot
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Everything that one `Ready` wants on disk, in the order in which it is carried out."""
+
+    snapshot: Snapshot | None = None  # installed: the whole log gives way to it
+    next_offset: int = 0  # with `snapshot`: the first offset after it
+    truncate_from: int | None = None  # first index to remove
+    entries: list[Entry] = []
+    hard_state: HardState | None = None
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """A place in the middle of the log where the bytes are not what was written."""
+
+    index: int  # the first entry that cannot be read; all before it can
+    detail: str
+
+
+class LogSummary(msgspec.Struct, frozen=True):
+    """What a restarting replica needs to know of its log, without reading the messages."""
+
+    hard_state: HardState | None  # None: never written, the store is new
+    start_index: int  # the entry before the first one kept; 0 if nothing was ever dropped
+    start_term: int
+    start_offset: int  # the first message offset kept
+    last_index: int  # == start_index when the log is empty
+    next_offset: int  # first offset not yet written
+    terms: list[tuple[int, int]]  # (first index, term), one for each run of equal terms
+    configurations: list[tuple[int, Configuration]]  # configuration entries in the log, by index
+    log_bytes: int
+    damage: Damage | None = None
+
+
+class SnapshotMark(msgspec.Struct, frozen=True):
+    """A snapshot that is kept, and what dropping the head up to it would leave."""
+
+    index: int
+    next_offset: int  # the log's first offset, were the head dropped here
+    bytes_after: int  # of the log that would remain
+    last_timestamp: int  # newest message at or before `index`, microseconds since 1970
+
+
+class LogStore(ABC):
+    """One group's durable log."""
+
+    @abstractmethod
+    def summary(self) -> LogSummary:
+        """What is there now."""
+
+    @abstractmethod
+    def write(self, write: Write) -> None:
+        """Carry it out in order. Durable only after the next `sync`.
+
+        Raises StorageFull or StorageError; then nothing of this write is visible, and the same
+        write may be tried again.
+        """
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Everything written so far is on disk when this returns."""
+
+    @abstractmethod
+    def read(self, first_index: int, bytes_max: int, last_index: int | None = None) -> list[Entry]:
+        """Entries from `first_index` on, up to `bytes_max` but at least one if there is one.
+
+        Raises OffsetOutOfRange below the log's start, DamagedLog where a frame is not sound.
+        """
+
+    @abstractmethod
+    def read_frames(self, offset: int, bytes_max: int, last_index: int) -> list[bytes]:
+        """Frames of kind RECORDS from the one that holds `offset` on, none beyond `last_index`.
+
+        At least one frame if there is one; empty at the end. Raises as `read` does.
+        """
+
+    @abstractmethod
+    def offset_at(self, timestamp: int, last_index: int) -> int:
+        """The first offset whose batch holds a message at or after `timestamp` (microseconds),
+        or the offset after `last_index` if there is none."""
+
+    @abstractmethod
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot of the state as of `snapshot.index`, which must be in the log. Durable."""
+
+    @abstractmethod
+    def snapshots(self) -> list[SnapshotMark]:
+        """Those kept, oldest first."""
+
+    @abstractmethod
+    def snapshot(self, index: int | None = None) -> Snapshot | None:
+        """The one at `index`, or the newest one."""
+
+    @abstractmethod
+    def drop_head(self, index: int) -> None:
+        """Forget the log up to and including `index`, where a snapshot is kept. Older snapshots go too."""
+
+    @abstractmethod
+    def cut_damage(self) -> None:
+        """Give up everything from the damage on, once the replica is known to be recovering."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Sync and let go. Closing twice is harmless."""
+
+
+class LogStores(ABC):
+    """All logs of one broker: where stores are opened, listed and deleted."""
+
+    @abstractmethod
+    def open(self, group: str, incarnation: int) -> LogStore:
+        """Open a group's log, creating it if need be. A log of another incarnation is an error:
+        GroupNotFound. A format from the future: NewerFormat."""
+
+    @abstractmethod
+    def groups(self) -> dict[str, int]:
+        """The groups that have a log here, with their incarnations."""
+
+    @abstractmethod
+    def delete(self, group: str) -> None:
+        """Remove a group's log (closed first). Removing what is not there is harmless."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close every store that is open."""
+
+
+def head_to_drop(
+    marks: list[SnapshotMark], *, bytes_max: int | None, before_timestamp: int | None
+) -> int | None:
+    """Which snapshot's index to drop the head up to, by size or age; None if none qualifies.
+
+    The newest snapshot wins that still leaves at least `bytes_max` bytes behind it, or before which
+    every message is older than `before_timestamp`.
+    """
+    chosen = None
+    for mark in marks:
+        too_large = bytes_max is not None and mark.bytes_after >= bytes_max
+        too_old = before_timestamp is not None and mark.last_timestamp < before_timestamp
+        if too_large or too_old:
+            chosen = mark.index
+    return chosen

@@ -1,0 +1,126 @@
+"""The few operations that segment files need from an operating system.
+
+An argument rather than a global, so that tests and the simulation can give a disk that is full, that
+writes short, or that loses its unsynced tail in a crash.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+
+class File(Protocol):
+    """An open file. Positions are explicit; there is no cursor."""
+
+    def write_at(self, data: bytes | memoryview, position: int) -> int:
+        """Write some or all of it; returns how much was taken (it may be less). Raises OSError."""
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes; fewer at the end of the file."""
+
+    def size(self) -> int:
+        """In bytes."""
+
+    def truncate(self, size: int) -> None:
+        """Cut, or extend with zeros."""
+
+    def sync(self) -> None:
+        """fdatasync: the bytes, and the size needed to find them."""
+
+    def close(self) -> None:
+        """Let go; twice is harmless."""
+
+
+class Files(Protocol):
+    """A file system. Names of files are paths relative to its root, with `/`."""
+
+    def open(self, path: str) -> File:
+        """Open for reading and writing; created when missing."""
+
+    def exists(self, path: str) -> bool:
+        """A file or a directory."""
+
+    def list(self, directory: str) -> list[str]:
+        """The names in a directory, sorted; empty when it is missing."""
+
+    def make_directory(self, directory: str) -> None:
+        """With its parents; there already is fine."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file; missing is fine."""
+
+    def remove_directory(self, directory: str) -> None:
+        """With all it holds; missing is fine."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically take the place of `new`."""
+
+    def sync_directory(self, directory: str) -> None:
+        """Names made, renamed or removed in it are durable."""
+
+
+class RealFile:
+    """A descriptor with positional reads and writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write_at(self, data: bytes | memoryview, position: int) -> int:
+        return os.pwrite(self._descriptor, data, position)
+
+    def read_at(self, size: int, position: int) -> bytes:
+        return os.pread(self._descriptor, size, position)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealFiles:
+    """The machine's file system below one directory."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+        self.root.mkdir(parents=True, exist_ok=True)
+
+    def open(self, path: str) -> RealFile:
+        return RealFile(self.root / path)
+
+    def exists(self, path: str) -> bool:
+        return (self.root / path).exists()
+
+    def list(self, directory: str) -> list[str]:
+        try:
+            return sorted(path.name for path in (self.root / directory).iterdir())
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, directory: str) -> None:
+        (self.root / directory).mkdir(parents=True, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        (self.root / path).unlink(missing_ok=True)
+
+    def remove_directory(self, directory: str) -> None:
+        shutil.rmtree(self.root / directory, ignore_errors=True)
+
+    def rename(self, old: str, new: str) -> None:
+        (self.root / old).replace(self.root / new)
+
+    def sync_directory(self, directory: str) -> None:
+        descriptor = os.open(self.root / directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

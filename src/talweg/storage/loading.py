@@ -1,0 +1,122 @@
+"""From files to a log in memory: everything that a store knows, worked out from its directory."""
+
+import msgspec
+
+from talweg.errors import DamagedLog
+from talweg.storage.contract import Damage
+from talweg.storage.handles import Handles
+from talweg.storage.meta_file import Meta, read_meta, write_meta
+from talweg.storage.reading import LogReader
+from talweg.storage.recovery import load_points, open_segments, sweep
+from talweg.storage.replacement import finish
+from talweg.storage.scan import UnsoundEntry
+from talweg.storage.segment import Segment
+from talweg.storage.snapshot_file import read_snapshot, snapshot_name
+from talweg.storage.sparse_index import SparseIndex
+from talweg.storage.view import View
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A snapshot that is on disk."""
+
+    index: int
+    term: int
+    next_offset: int
+    last_timestamp: int
+    at: int  # bytes before the log's next entry, on the scale of Segment.begins_at
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A log as it was found."""
+
+    meta: Meta
+    view: View  # of the sound part
+    kept: list[Kept]
+    damage: Damage | None
+    torn_bytes: int
+
+
+def load(
+    handles: Handles, reader: LogReader, directory: str, interval_bytes: int, *, in_doubt: bool
+) -> Loaded:
+    """Read the directory of a group; `in_doubt`: after a change to it that failed. Raises DamagedLog,
+    NewerFormat, OSError."""
+    files = handles.files
+    meta = read_meta(files, directory)
+    if meta is None:
+        raise DamagedLog(f"{directory} has no meta file")
+    if in_doubt:
+        # A sync of it may have failed: then we read what the kernel remembers and the disk does not have.
+        # It becomes true now, before anything is done that follows from it.
+        write_meta(files, directory, meta)
+    if meta.replacement is not None:
+        meta = finish(files, directory, meta)
+    bases, snapshots = sweep(files, directory, meta)
+    opened = open_segments(handles, directory, meta, bases, interval_bytes)
+    view = _view(handles, meta, opened.segments)
+    kept, damage = _snapshots(handles, reader, directory, view, snapshots)
+    return Loaded(meta, view, kept, damage if opened.damage is None else opened.damage, opened.torn_bytes)
+
+
+def view_of(meta: Meta, segments: tuple[Segment, ...], empty_at: int = 0) -> View:
+    """What readers see of these segments; without any, the log is at `empty_at` on the scale of bytes."""
+    if not segments:
+        return View(
+            segments=(),
+            start_index=meta.start_index,
+            start_term=meta.start_term,
+            start_offset=meta.start_offset,
+            start_timestamp=meta.start_timestamp,
+            start_at=empty_at,
+            last_index=meta.start_index,
+            next_offset=meta.start_offset,
+            end_position=0,
+            points=SparseIndex(),
+            points_count=0,
+        )
+    last = segments[-1].contents
+    return View(
+        segments=segments,
+        start_index=meta.start_index,
+        start_term=meta.start_term,
+        start_offset=meta.start_offset,
+        start_timestamp=meta.start_timestamp,
+        start_at=segments[0].begins_at + meta.start_position,
+        last_index=last.last_index,
+        next_offset=last.next_offset,
+        end_position=last.log_bytes,
+        points=last.points,
+        points_count=len(last.points),
+    )
+
+
+def _view(handles: Handles, meta: Meta, segments: list[Segment]) -> View:
+    if segments:
+        last = segments[-1]
+        # The last one is searched without the cache. It is a sealed one only when damage follows.
+        if last.contents.last_index >= last.contents.first_index and not len(last.contents.points):
+            last.contents.continue_points(load_points(handles.files, last))
+    return view_of(meta, tuple(segments))
+
+
+def _snapshots(
+    handles: Handles, reader: LogReader, directory: str, view: View, indexes: list[int]
+) -> tuple[list[Kept], Damage | None]:
+    kept: list[Kept] = []
+    damage = None
+    for index in indexes:
+        if index > view.last_index:
+            # It was durable only after the entries that it stands for were.
+            detail = f"the log ends at entry {view.last_index}, but there is a snapshot of entry {index}"
+            damage = damage or Damage(view.last_index + 1, detail)
+            continue
+        try:
+            read = read_snapshot(handles.files, directory, index)
+            at = view.at(reader.survey(view, index).place)
+        except (DamagedLog, UnsoundEntry):
+            continue  # the log from the start on says the same
+        kept.append(Kept(read.index, read.term, read.next_offset, read.last_timestamp, at))
+    if view.start_index > 0 and (not kept or kept[0].index != view.start_index):
+        name = snapshot_name(view.start_index)
+        return kept, Damage(view.start_index, f"{directory}/{name}, where the log starts, cannot be read")
+    return kept, damage

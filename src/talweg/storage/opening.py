@@ -1,0 +1,44 @@
+"""From a setting to the stores that it names."""
+
+from urllib.parse import unquote, urlsplit
+
+from talweg.errors import InvalidSetting
+from talweg.storage.contract import LogStores
+from talweg.storage.files import RealFiles
+from talweg.storage.memory import MemoryStores
+from talweg.storage.segments import SegmentStores
+
+_EXPECTED = (
+    "expected a directory, segments:///directory, memory://, sqlite:///file, "
+    "postgresql+psycopg://user@host/database or mysql+pymysql://user@host/database"
+)
+_SQL_SCHEMES = ("sqlite", "postgresql", "mysql", "mariadb")
+
+
+def open_stores(url: str) -> LogStores:
+    """The stores at a URL or, without a scheme, in a directory. Raises InvalidSetting, StorageError."""
+    if "://" not in url:
+        return SegmentStores(_files(url, url))
+    scheme = url.partition("://")[0]
+    if scheme.partition("+")[0] in _SQL_SCHEMES:
+        # Only who wants a database needs its library.
+        from talweg.storage.sql import SqlStores  # noqa: PLC0415
+
+        return SqlStores(url)
+    parts = urlsplit(url)
+    if parts.netloc or parts.query or parts.fragment:
+        raise InvalidSetting(f"storage {url!r}: {_EXPECTED}")
+    if scheme == "segments":
+        return SegmentStores(_files(unquote(parts.path), url))
+    if scheme == "memory" and parts.path in ("", "/"):
+        return MemoryStores()
+    raise InvalidSetting(f"storage {url!r}: {_EXPECTED}")
+
+
+def _files(path: str, url: str) -> RealFiles:
+    if not path or "\0" in path:
+        raise InvalidSetting(f"storage {url!r}: {_EXPECTED}")
+    try:
+        return RealFiles(path)
+    except OSError as error:
+        raise InvalidSetting(f"storage {url!r}: the directory cannot be made: {error}") from error

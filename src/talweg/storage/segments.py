@@ -1,0 +1,155 @@
+"""Segment files: the log of each group in a directory of its own. The default store.
+
+    <group>/meta                    whose log it is and where it starts
+    <group>/state                   the hard state
+    <group>/<base index>.log        frames, one after another; a new file after `segment_bytes`
+    <group>/<base index>.index      what a sealed segment holds, and where; made again when missing
+    <group>/<index>.snapshot        the small state as of an entry
+
+A directory without `meta` is no group: it was never finished, or is being removed.
+"""
+
+import re
+from threading import RLock
+
+from talweg.errors import BadRequest, DamagedLog, GroupNotFound, InvalidSetting
+from talweg.storage.checked_file import storage_error, write_durably
+from talweg.storage.contract import LogStores
+from talweg.storage.files import Files
+from talweg.storage.handles import Handles
+from talweg.storage.index_cache import IndexCache
+from talweg.storage.log_writer import SegmentSettings
+from talweg.storage.meta_file import META_NAME, Meta, create_meta, read_meta
+from talweg.storage.recovery import TEMPORARY_SUFFIX
+from talweg.storage.segment_store import SegmentStore
+from talweg.storage.state_file import STATE_NAME, write_new
+
+_GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_DELETED_NAME = "deleted"  # what the meta file of a group on its way out is called
+
+
+class SegmentStores(LogStores):
+    """All logs below one directory. Their open files and indexes are bounded together."""
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        segment_bytes: int = 64 << 20,
+        index_interval_bytes: int = 32 << 10,
+        unsynced_bytes_max: int = 64 << 20,
+        open_files_max: int = 256,
+        indexes_max: int = 64,
+    ) -> None:
+        """`open_files_max` counts files that nobody uses at the moment; `indexes_max` sealed segments."""
+        if segment_bytes < 1 or index_interval_bytes < 1:
+            raise InvalidSetting("segment_bytes and index_interval_bytes: expected at least 1")
+        self._files = files
+        self._settings = SegmentSettings(segment_bytes, index_interval_bytes, unsynced_bytes_max)
+        self._handles = Handles(files, open_files_max)
+        self._cache = IndexCache(files, indexes_max)
+        self._lock = RLock()
+        self._open: dict[str, SegmentStore] = {}
+
+    @property
+    def open_files(self) -> int:
+        """How many files are open now."""
+        return self._handles.open_count
+
+    def open(self, group: str, incarnation: int) -> SegmentStore:
+        """Open a group's log, creating it if need be; the same store if it is open already."""
+        _check_name(group)
+        with self._lock:
+            try:
+                store = self._open.get(group)
+                found = store.incarnation if store is not None else self._find_or_create(group, incarnation)
+                if found != incarnation:
+                    raise GroupNotFound(f"{group} is here in incarnation {found}, expected {incarnation}")
+                if store is None:
+                    store = SegmentStore(
+                        group, self._handles, self._cache, self._settings, lambda: self._forget(group)
+                    )
+                    self._open[group] = store
+            except OSError as error:
+                raise storage_error(error, f"opening {group}") from error
+            return store
+
+    def groups(self) -> dict[str, int]:
+        """The groups that have a log here, with their incarnations. One whose meta file is damaged is
+        left out: opening it says what is wrong."""
+        found: dict[str, int] = {}
+        try:
+            for group in self._files.list(""):
+                if not _is_name(group):
+                    continue
+                try:
+                    meta = read_meta(self._files, group)
+                except DamagedLog:
+                    continue
+                if meta is not None:
+                    found[group] = meta.incarnation
+        except OSError as error:
+            raise storage_error(error, "listing groups") from error
+        return found
+
+    def delete(self, group: str) -> None:
+        """Remove a group's log (closed first). Removing what is not there is harmless."""
+        _check_name(group)
+        with self._lock:
+            try:
+                store = self._open.get(group)
+                if store is not None:
+                    store.discard()
+                if self._files.exists(f"{group}/{META_NAME}"):
+                    # A rename takes no space: deleting must work on a full disk.
+                    self._files.rename(f"{group}/{META_NAME}", f"{group}/{_DELETED_NAME}")
+                    self._files.sync_directory(group)
+                if self._files.exists(group):
+                    self._remove(group)
+            except OSError as error:
+                raise storage_error(error, f"deleting {group}") from error
+
+    def close(self) -> None:
+        """Close every store that is open."""
+        with self._lock:
+            for store in list(self._open.values()):
+                store.close()
+
+    def _forget(self, group: str) -> None:
+        with self._lock:
+            self._open.pop(group, None)
+
+    def _find_or_create(self, group: str, incarnation: int) -> int:
+        meta = read_meta(self._files, group)
+        if meta is not None:
+            return meta.incarnation
+        names = self._files.list(group)
+        if _DELETED_NAME in names:
+            self._remove(group)
+        elif any(name != STATE_NAME and not name.endswith(TEMPORARY_SUFFIX) for name in names):
+            raise DamagedLog(f"{group} holds a log, but no {META_NAME} file that says whose")
+        self._files.make_directory(group)
+        self._files.sync_directory("")
+        write_durably(self._files, f"{group}/{STATE_NAME}", write_new)
+        self._files.sync_directory(group)
+        # Last: once it is there the group is, with all that it needs.
+        create_meta(self._files, group, Meta(incarnation))
+        return incarnation
+
+    def _remove(self, group: str) -> None:
+        # The mark goes last: as long as anything is left, it says that this is no log to be missed.
+        for name in self._files.list(group):
+            if name != _DELETED_NAME:
+                self._files.remove(f"{group}/{name}")
+        self._files.sync_directory(group)
+        self._files.remove_directory(group)
+        self._files.sync_directory("")
+
+
+def _is_name(group: str) -> bool:
+    return _GROUP_NAME.fullmatch(group) is not None and group not in (".", "..")
+
+
+def _check_name(group: str) -> None:
+    if not _is_name(group):
+        raise BadRequest(f"group name {group[:300]!r}: expected 1 to 249 of A-Z a-z 0-9 . _ -, not . or ..")

@@ -1,0 +1,119 @@
+"""Logs in an SQL database: SQLite, PostgreSQL, MariaDB or MySQL. The tables are in `sql_schema`.
+
+`write` is one transaction and commits it, so `sync` has nothing left to do: durable early is allowed,
+and since a Write is a whole batch already, putting the commit off would save little. How durable a
+commit is, is the database's own affair (PostgreSQL's synchronous_commit, InnoDB's
+innodb_flush_log_at_trx_commit; the defaults of both are safe. SQLite is set up safe by us).
+
+What is in the database is the truth; a store remembers only what the next entry continues, and asks
+again whenever a transaction may or may not have been carried out. Every transaction first moves the
+counters in the group's row on from where this store believes them to be. So a write fails, and changes
+nothing, when somebody else has opened the same log since, and a commit that was given up for lost and
+comes through after all is noticed.
+"""
+
+import threading
+from typing import Final
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from talweg.errors import BadRequest, GroupNotFound, NewerFormat
+from talweg.storage.contract import LogStores
+from talweg.storage.sql_database import Database
+from talweg.storage.sql_rows import AnyRow
+from talweg.storage.sql_schema import FORMAT, GROUP_NAME_BYTES_MAX, entries, groups, parts, snapshots
+from talweg.storage.sql_store import SqlStore
+
+__all__ = ["SqlStore", "SqlStores"]
+
+_NEW_GROUP: Final = {
+    "format": FORMAT,
+    "opening": 0,
+    "writes": 0,
+    "recovering": False,
+    "start_index": 0,
+    "start_term": 0,
+    "start_term_index": 0,
+    "start_configuration_index": 0,
+    "start_offset": 0,
+    "start_position": 0,
+    "start_timestamp": 0,
+}
+
+
+class SqlStores(LogStores):
+    """The logs of one broker, in a database of its own: two in one would take each other's logs away."""
+
+    def __init__(self, url: str) -> None:
+        """Connect, and create the tables if they are missing. Raises InvalidSetting or StorageError."""
+        self._database = Database(url)
+        self._lock = threading.Lock()
+        self._stores: dict[str, SqlStore] = {}
+
+    def open(self, group: str, incarnation: int) -> SqlStore:
+        """Open a group's log, creating it if need be; the same store if it is open already.
+
+        A process that opened the same log before can write no more.
+        """
+        with self._lock:
+            with self._database.writing() as connection:
+                row = _row(connection, group) or _create(connection, group, incarnation)
+                _check(row, group, incarnation)
+                store = self._stores.get(group)
+                if store is not None and not store.is_closed:
+                    return store
+                opening = row.opening + 1
+                connection.execute(
+                    update(groups).where(groups.c.group_id == row.group_id).values(opening=opening)
+                )
+            store = SqlStore(self._database, group, row.group_id, opening)
+            self._stores[group] = store
+            return store
+
+    def groups(self) -> dict[str, int]:
+        """The groups that have a log here, with their incarnations."""
+        with self._database.reading() as connection:
+            rows = connection.execute(select(groups.c.name, groups.c.incarnation)).all()
+        return {row.name: row.incarnation for row in rows}
+
+    def delete(self, group: str) -> None:
+        """Remove a group's log. Removing what is not there is harmless."""
+        with self._lock:
+            store = self._stores.pop(group, None)
+            if store is not None:
+                store.close()
+            with self._database.writing() as connection:
+                row = _row(connection, group)
+                if row is None:
+                    return
+                for table in (groups, entries, snapshots, parts):
+                    connection.execute(delete(table).where(table.c.group_id == row.group_id))
+
+    def close(self) -> None:
+        """Close every store that is open, and the connections."""
+        with self._lock:
+            for store in self._stores.values():
+                store.close()
+            self._stores.clear()
+            self._database.close()
+
+
+def _row(connection: Connection, group: str) -> AnyRow | None:
+    # Locked until the transaction ends: of two that open the same log, one comes after the other.
+    return connection.execute(select(groups).where(groups.c.name == group).with_for_update()).one_or_none()
+
+
+def _create(connection: Connection, group: str, incarnation: int) -> AnyRow:
+    if len(group.encode()) > GROUP_NAME_BYTES_MAX:
+        raise BadRequest(f"a group name of {len(group)} characters, expected at most {GROUP_NAME_BYTES_MAX}")
+    connection.execute(insert(groups), {"name": group, "incarnation": incarnation, **_NEW_GROUP})
+    row = _row(connection, group)
+    assert row is not None
+    return row
+
+
+def _check(row: AnyRow, group: str, incarnation: int) -> None:
+    if row.format > FORMAT:
+        raise NewerFormat(f"{group} has format {row.format}, this version knows those up to {FORMAT}")
+    if row.incarnation != incarnation:
+        raise GroupNotFound(f"{group} is here in incarnation {row.incarnation}, expected {incarnation}")

@@ -1,0 +1,1 @@
+"""For tests: simulated network, disk and clock, and whole clusters made of them."""

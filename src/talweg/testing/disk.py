@@ -1,0 +1,392 @@
+"""A file system in memory that behaves like a real one on a bad day. Deterministic.
+
+It keeps apart what is written and what is durable: bytes are durable after `File.sync`, names after
+`sync_directory`. `crash` takes away, at random, what is not: of each file some prefix of what was done
+to it survives, cut at any byte; of names made, renamed or removed, some survive. A sync that fails
+loses what it should have made durable, and the next one does not bring it back, as on Linux.
+
+    files = SimulatedFiles()
+    stores = SegmentStores(files)
+    ...
+    files.space_bytes = 0               # the disk is full
+    files.write_bytes_max = 7           # every write is a short one
+    files.fail_next("sync")             # an I/O error
+    files.flip("group/meta", 20)        # bit rot
+    files.cut_power_after(12)           # PowerCut at the 13th change from now on
+    files.crash(Random(seed))           # and then everything is opened again
+"""
+
+import errno
+import os
+from random import Random
+from typing import NamedTuple
+
+
+class PowerCut(BaseException):
+    """The machine is off. Not an Exception: no handler for errors runs on a machine that is off."""
+
+
+class _Change(NamedTuple):
+    """Done to a file and not synced yet: bytes written at a position, or (None) a new size."""
+
+    position: int
+    data: bytes | None
+
+
+class _Inode:
+    """A file's bytes, whatever its name."""
+
+    __slots__ = ("changes", "durable", "written")
+
+    def __init__(self) -> None:
+        self.written = bytearray()  # what whoever reads it sees
+        self.durable = bytearray()
+        self.changes: list[_Change] = []  # from durable to written, in order
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return len(self.written)
+
+    def crash(self, random: Random) -> None:
+        """Some of what was not synced survives: the first changes, and of the next one the first bytes."""
+        if self.changes:
+            survivors = random.randint(0, len(self.changes))
+            for change in self.changes[:survivors]:
+                _apply(self.durable, change)
+            if survivors < len(self.changes):
+                position, data = self.changes[survivors]
+                if data:
+                    _apply(self.durable, _Change(position, data[: random.randrange(len(data))]))
+            self.changes.clear()
+        self.written = bytearray(self.durable)
+
+
+class _Directory:
+    """Names and what they stand for."""
+
+    __slots__ = ("changes", "durable", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Node] = {}
+        self.durable: dict[str, _Node] = {}
+        self.changes: list[dict[str, _Node | None]] = []  # each is all or nothing; None: the name goes
+
+    @property
+    def size(self) -> int:
+        """Of all the files in it."""
+        return sum(node.size for node in self.entries.values())
+
+    def change(self, change: "dict[str, _Node | None]") -> None:
+        """Make, move or remove names."""
+        _apply_names(self.entries, change)
+        self.changes.append(change)
+
+    def sync(self) -> None:
+        """The names are durable."""
+        self.durable = dict(self.entries)
+        self.changes.clear()
+
+    def crash(self, random: Random) -> None:
+        """Of the changes that were not synced some survive, in whatever order the disk had them."""
+        for change in self.changes:
+            if random.random() < 0.5:
+                _apply_names(self.durable, change)
+        self.changes.clear()
+        self.entries = dict(self.durable)
+        for node in self.entries.values():
+            node.crash(random)
+
+
+_Node = _Inode | _Directory
+
+
+def _apply(content: bytearray, change: _Change) -> None:
+    position, data = change
+    if data is None:
+        if position < len(content):
+            del content[position:]
+        else:
+            content.extend(bytes(position - len(content)))
+        return
+    if position > len(content):
+        content.extend(bytes(position - len(content)))
+    content[position : position + len(data)] = data
+
+
+def _apply_names(entries: dict[str, _Node], change: dict[str, _Node | None]) -> None:
+    for name, node in change.items():
+        if node is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = node
+
+
+class SimulatedFile:
+    """An open file. Useless after a crash, as any descriptor."""
+
+    __slots__ = ("_boot", "_files", "_inode")
+
+    def __init__(self, files: "SimulatedFiles", inode: _Inode) -> None:
+        self._files = files
+        self._inode = inode
+        self._boot: int | None = files.boot
+
+    def write_at(self, data: bytes | memoryview, position: int) -> int:
+        """Write some or all of it; returns how much was taken."""
+        self._check()
+        files, written = self._files, self._inode.written
+        files.acting("write")
+        if files.write_bytes_max is not None and len(data) > files.write_bytes_max:
+            data = data[: files.write_bytes_max]
+        growth = position + len(data) - len(written)
+        if growth > 0:
+            if files.space_bytes is not None and growth > files.space_bytes:
+                data = data[: len(data) - growth + max(files.space_bytes, 0)]
+                if len(data) == 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                growth = position + len(data) - len(written)
+            files.take_space(growth)
+        change = _Change(position, bytes(data))
+        _apply(written, change)
+        self._inode.changes.append(change)
+        return len(data)
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes; fewer at the end of the file."""
+        self._check()
+        data = bytes(self._inode.written[position : position + size])
+        self._files.reading(len(data))
+        return data
+
+    def size(self) -> int:
+        """In bytes."""
+        self._check()
+        return len(self._inode.written)
+
+    def truncate(self, size: int) -> None:
+        """Cut, or extend with zeros."""
+        self._check()
+        self._files.acting("truncate")
+        self._files.take_space(size - len(self._inode.written))
+        change = _Change(size, None)
+        _apply(self._inode.written, change)
+        self._inode.changes.append(change)
+
+    def sync(self) -> None:
+        """What was written is durable."""
+        self._check()
+        inode = self._inode
+        try:
+            self._files.acting("sync")
+        except OSError:
+            inode.changes.clear()  # the pages are called clean, though they never reached the disk
+            raise
+        for change in inode.changes:
+            _apply(inode.durable, change)
+        inode.changes.clear()
+
+    def close(self) -> None:
+        """Let go; twice is harmless."""
+        if self._boot is not None:
+            self._boot = None
+            self._files.open_count -= 1
+
+    def _check(self) -> None:
+        if self._boot != self._files.boot:
+            raise OSError(errno.EBADF, "the file is closed, or the machine has crashed since")
+
+
+class SimulatedFiles:
+    """See the module's text. Names of files are paths with `/`."""
+
+    def __init__(self, *, space_bytes: int | None = None, write_bytes_max: int | None = None) -> None:
+        self.space_bytes = space_bytes  # left for files to grow; None: no limit
+        self.write_bytes_max = write_bytes_max  # taken by one write; None: all of it
+        self.changes = 0  # writes, truncations, syncs, renames and so on so far
+        self.reads = 0  # calls of read_at so far
+        self.read_bytes = 0  # given by them
+        self.open_count = 0  # descriptors
+        self.boot = 0  # grows with each crash
+        self._root = _Directory()
+        self._power_left: int | None = None  # changes until the power is cut
+        self._failures: dict[str, list[tuple[int, int]]] = {}  # by what is done: (how many go well, errno)
+
+    # Bad days
+
+    def crash(self, random: Random) -> None:
+        """Lose what is not durable, some of it or all. Every open file is closed."""
+        size = self._root.size
+        self._root.crash(random)
+        self.take_space(self._root.size - size)
+        self._power_left = None
+        self._failures.clear()
+        self.restart()
+
+    def restart(self) -> None:
+        """The process died and the machine did not: files are closed, nothing is lost."""
+        self.boot += 1
+        self.open_count = 0
+
+    def cut_power_after(self, changes: int) -> None:
+        """After so many more changes everything raises PowerCut, until `crash`."""
+        self._power_left = changes
+
+    def fail_next(self, doing: str, *, error: int = errno.EIO, after: int = 0) -> None:
+        """The next write, sync, truncate, rename, remove, open or sync_directory (or the one after
+        `after` more) raises OSError. Called again: one more of them does."""
+        assert doing in _DOINGS, f"{doing}: expected one of {', '.join(_DOINGS)}"
+        self._failures.setdefault(doing, []).append((after, error))
+
+    def fail_no_more(self) -> None:
+        """The disk is well again."""
+        self._failures.clear()
+
+    def flip(self, path: str, position: int, mask: int = 1) -> None:
+        """Bit rot: change a byte, on the disk and in memory. The file becomes durable as it is."""
+        content = bytearray(self.content(path))
+        content[position] ^= mask
+        self.put(path, content)
+
+    def content(self, path: str) -> bytes:
+        """What a file holds, durable or not."""
+        return bytes(self._inode(path).written)
+
+    def put(self, path: str, content: bytes | bytearray) -> None:
+        """Give a file other bytes, durably."""
+        inode = self._inode(path)
+        inode.changes.clear()
+        inode.written, inode.durable = bytearray(content), bytearray(content)
+
+    def acting(self, doing: str) -> None:
+        """Something is about to change: the place where bad days happen."""
+        if self._power_left is not None:
+            if self._power_left <= 0:
+                raise PowerCut
+            self._power_left -= 1
+        self.changes += 1
+        failures = self._failures.get(doing)
+        if failures:
+            after, error = failures[0]
+            if after > 0:
+                failures[0] = (after - 1, error)
+                return
+            failures.pop(0)
+            raise OSError(error, os.strerror(error))
+
+    def reading(self, size: int) -> None:
+        """So many bytes are being read."""
+        if self._power_left is not None and self._power_left <= 0:
+            raise PowerCut
+        self.reads += 1
+        self.read_bytes += size
+
+    def take_space(self, size: int) -> None:
+        """Files have grown (or, below zero, become smaller) by so much."""
+        if self.space_bytes is not None:
+            self.space_bytes -= size
+
+    # Files
+
+    def open(self, path: str) -> SimulatedFile:
+        """Open for reading and writing; created when missing."""
+        directory, name = self._parent(path)
+        node = directory.entries.get(name)
+        if node is None:
+            self.acting("open")
+            node = _Inode()
+            directory.change({name: node})
+        if isinstance(node, _Directory):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        self.open_count += 1
+        return SimulatedFile(self, node)
+
+    def exists(self, path: str) -> bool:
+        """A file or a directory."""
+        return self._find(path) is not None
+
+    def list(self, directory: str) -> list[str]:
+        """The names in a directory, sorted; empty when it is missing."""
+        node = self._find(directory)
+        return sorted(node.entries) if isinstance(node, _Directory) else []
+
+    def make_directory(self, directory: str) -> None:
+        """With its parents; there already is fine."""
+        node = self._root
+        for name in directory.split("/"):
+            found = node.entries.get(name)
+            if found is None:
+                self.acting("open")
+                found = _Directory()
+                node.change({name: found})
+            if isinstance(found, _Inode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
+            node = found
+
+    def remove(self, path: str) -> None:
+        """Remove a file; missing is fine."""
+        if isinstance(self._find(path), _Inode):
+            self.acting("remove")
+            directory, name = self._parent(path)
+            self._unlinked(directory.entries[name])
+            directory.change({name: None})
+
+    def remove_directory(self, directory: str) -> None:
+        """With all it holds; missing is fine."""
+        node = self._find(directory)
+        if isinstance(node, _Directory):
+            for name, inner in list(node.entries.items()):
+                if isinstance(inner, _Directory):
+                    self.remove_directory(f"{directory}/{name}")
+                else:
+                    self.remove(f"{directory}/{name}")
+            self.acting("remove")
+            parent, name = self._parent(directory)
+            parent.change({name: None})
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically take the place of `new`, in the same directory."""
+        directory, old_name = self._parent(old)
+        new_directory, new_name = self._parent(new)
+        assert directory is new_directory, "renames stay within a directory"
+        if old_name not in directory.entries:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
+        self.acting("rename")
+        if new_name in directory.entries:
+            self._unlinked(directory.entries[new_name])
+        directory.change({old_name: None, new_name: directory.entries[old_name]})
+
+    def sync_directory(self, directory: str) -> None:
+        """Names made, renamed or removed in it are durable."""
+        self.acting("sync_directory")
+        node = self._find(directory)
+        if not isinstance(node, _Directory):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory)
+        node.sync()
+
+    def _find(self, path: str) -> _Node | None:
+        node: _Node | None = self._root
+        for name in path.split("/") if path else ():
+            if not isinstance(node, _Directory):
+                return None
+            node = node.entries.get(name)
+        return node
+
+    def _parent(self, path: str) -> tuple[_Directory, str]:
+        directory, _, name = path.rpartition("/")
+        node = self._find(directory)
+        if not isinstance(node, _Directory):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return node, name
+
+    def _inode(self, path: str) -> _Inode:
+        node = self._find(path)
+        assert isinstance(node, _Inode), f"there is no file {path}"
+        return node
+
+    def _unlinked(self, node: _Node) -> None:
+        if isinstance(node, _Inode):
+            self.take_space(-len(node.written))
+
+
+_DOINGS = ("write", "sync", "truncate", "rename", "remove", "open", "sync_directory")

@@ -1,0 +1,83 @@
+"""Entries as frames: on disk and on the wire the same bytes."""
+
+import pytest
+
+from storage.logs import LogMaker
+from talweg.errors import CorruptBatch, Incomplete
+from talweg.raft import CONFIGURATION, NOOP, Configuration, Entry
+from talweg.records import HEADER_BYTES, Kind, read_header
+from talweg.storage.frames import entries_in, entry_of, frame_of
+
+
+def sample() -> list[Entry]:
+    make = LogMaker(last_index=6, term=3, next_offset=40)
+    return [make.noop(), make.configuration(1, 2, 3), make.records(b"a", b"bc"), make.positions(b"x" * 13)]
+
+
+def framed(entries: list[Entry]) -> bytes:
+    return b"".join(frame_of(entry, 40) for entry in entries)
+
+
+def test_an_entry_born_in_the_core_is_framed_where_it_is_stored() -> None:
+    body = Configuration.of([1, 2]).to_bytes()
+    for kind, payload in ((NOOP, b""), (CONFIGURATION, body)):
+        entry = Entry(9, 4, kind, payload)
+        frame = frame_of(entry, 77)
+        header = read_header(frame)
+        assert (header.kind, header.index, header.term) == (kind, 9, 4)
+        assert (header.first_offset, header.count, header.next_offset) == (77, 0, 77)
+        assert header.frame_bytes == len(frame)
+        assert frame[HEADER_BYTES:].startswith(payload)
+        assert entry_of(header, frame) == entry
+
+
+def test_every_other_entry_is_a_frame_already() -> None:
+    make = LogMaker(last_index=8, term=4, next_offset=77)
+    for entry in (make.records(b"a"), make.positions()):
+        assert frame_of(entry, 0) is entry.payload
+        assert entry_of(read_header(entry.payload), entry.payload) == entry
+
+
+def test_kinds_are_plain_numbers_again() -> None:
+    make = LogMaker()
+    entry = make.records(b"a")
+    assert type(entry_of(read_header(entry.payload), entry.payload).kind) is int
+
+
+def test_a_run_of_frames_is_read_back_as_entries() -> None:
+    assert entries_in(framed(sample())) == sample()
+    assert entries_in(b"") == []
+
+
+def test_every_flipped_byte_in_a_run_is_refused() -> None:
+    run = bytearray(framed(sample()))
+    for position in range(len(run)):
+        run[position] ^= 0x20
+        with pytest.raises(CorruptBatch):
+            entries_in(bytes(run))
+        run[position] ^= 0x20
+
+
+def test_a_run_that_is_cut_short_is_refused() -> None:
+    entries = sample()
+    run = framed(entries)
+    ends = {len(framed(entries[:count])) for count in range(5)}
+    for size in range(len(run)):
+        if size not in ends:
+            with pytest.raises(Incomplete):
+                entries_in(run[:size])
+
+
+def test_entries_out_of_order_are_refused() -> None:
+    entries = sample()
+    with pytest.raises(CorruptBatch):
+        entries_in(framed([entries[1], entries[0]]))
+    with pytest.raises(CorruptBatch):
+        entries_in(framed([entries[0], entries[2]]))
+    with pytest.raises(CorruptBatch):
+        entries_in(framed([entries[0], entries[0]]))
+
+
+def test_the_kinds_of_the_core_and_of_records_are_the_same_numbers() -> None:
+    assert (int(Kind.NOOP), int(Kind.CONFIGURATION)) == (NOOP, CONFIGURATION)
+    assert int(Kind.RECORDS) == CONFIGURATION + 1
