@@ -1,10 +1,12 @@
 """One server process for tests: its port, its directory, and its life from the first start to the last kill.
 
 A server dies with the thread that started it, whatever happens to that thread's process (the kernel
-sends the signal), so an interrupted run leaves none behind. Start servers from the main thread.
+sends the signal), so an interrupted run leaves none behind. Start servers from the main thread. The
+files of a run that was killed are removed by a later one.
 """
 
 import contextlib
+import fcntl
 import os
 import pwd
 import random
@@ -24,6 +26,11 @@ STOP_SECONDS_MAX = 30
 # Below the range that Linux takes client ports from, so that no connection squats on the port of a
 # server that is down; and low enough for a Redis Cluster's bus port, which is 10,000 higher.
 PORTS = range(12_000, 22_000)
+
+
+DIRECTORY_PREFIX = "talweg-"
+LOCK_NAME = "lock"  # held by the test process for as long as it lives
+LEFTOVER_SECONDS_MIN = 60  # younger ones may be about to be locked
 
 
 class ServerError(Exception):
@@ -76,8 +83,11 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self.directory = Path(tempfile.mkdtemp(prefix=f"talweg-{self.package}-"))
+        remove_leftovers()
+        self.directory = Path(tempfile.mkdtemp(prefix=f"{DIRECTORY_PREFIX}{self.package}-"))
+        self._lock = (self.directory / LOCK_NAME).open("w")
         try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
             self._held_port = HeldPort(self.port_distances)
             self.port = self._held_port.number
             if user := self._user():
@@ -101,6 +111,7 @@ class Server:
         finally:
             if hasattr(self, "_held_port"):
                 self._held_port.close()
+            self._lock.close()
             shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
@@ -208,6 +219,15 @@ class Server:
                     f"{self.package} did not answer in {START_SECONDS_MAX} s:\n{last_lines(self.log)}"
                 )
             time.sleep(0.02)
+
+
+def remove_leftovers() -> None:
+    """Remove the directories of test processes that were killed before they could do it."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{DIRECTORY_PREFIX}*/{LOCK_NAME}"):
+        with contextlib.suppress(OSError), lock.open() as file:  # held by a living process, or not ours
+            if time.time() - lock.stat().st_mtime > LEFTOVER_SECONDS_MIN:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
 
 
 def binary(name: str, package: str) -> str:

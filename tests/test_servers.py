@@ -1,7 +1,6 @@
 """The servers that other tests stand on: they start, keep their data through a kill, and leave nothing."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +10,21 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from server_process import HeldPort, Server, ServerError, binary, children, is_alive, wait_until
+from server_process import (
+    LOCK_NAME,
+    HeldPort,
+    Server,
+    ServerError,
+    binary,
+    children,
+    is_alive,
+    remove_leftovers,
+    wait_until,
+)
 from servers import MariadbServer, PostgresServer, RedisCluster, RedisServer
+
+# For processes of our own: what we can import, they can.
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def run(url: str, *statements: str) -> list[tuple[object, ...]]:
@@ -145,7 +157,7 @@ import sys
 from server_process import children
 from servers import {sort}
 with {sort}() as server:
-    print(server.pid, *children(server.pid), flush=True)
+    print(server.directory, server.pid, *children(server.pid), flush=True)
     sys.stdin.read()
 """
 
@@ -154,25 +166,31 @@ with {sort}() as server:
 def test_no_server_outlives_a_test_process_that_was_killed(sort: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _PROGRAM.format(sort=sort)],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+        env=ENVIRONMENT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as program:
         assert program.stdout is not None
-        processes = [int(word) for word in program.stdout.readline().split()]
-        directory = Path(f"/proc/{processes[0]}/cwd").resolve()
+        first, *others = program.stdout.readline().split()
+        directory, processes = Path(first), [int(word) for word in others]
         assert is_alive(processes[0])  # a child may have been the backend of the first query, gone already
         program.kill()
     wait_until(lambda: not any(is_alive(process) for process in processes), "the server to end")
-    remove_what_a_killed_process_could_not(directory)
+    make_old(directory)
+    with RedisServer():
+        assert not directory.exists(), "the next one cleans up"
 
 
-def remove_what_a_killed_process_could_not(directory: Path) -> None:
-    # PostgreSQL's working directory is its data directory.
-    top = directory.parent if directory.name == "data" else directory
-    assert top.name.startswith("talweg-")
-    shutil.rmtree(top)
+def make_old(directory: Path) -> None:
+    os.utime(directory / LOCK_NAME, (0, 0))
+
+
+def test_the_directory_of_a_living_server_is_nobodys_leftover() -> None:
+    with RedisServer() as server:
+        make_old(server.directory)
+        remove_leftovers()
+        assert server.log.exists()
 
 
 def test_an_interrupted_run_stops_its_servers(tmp_path: Path) -> None:
@@ -185,8 +203,7 @@ def test_an_interrupted_run_stops_its_servers(tmp_path: Path) -> None:
         "    threading.Event().wait()\n"
     )
     command = [sys.executable, "-m", "pytest", "-p", "servers", "-p", "no:cacheprovider", "test_long.py"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE) as run_of_pytest:
+    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE) as run_of_pytest:
         wait_until((tmp_path / "ready").exists, "the servers to start")
         postgres, redis, directory = (tmp_path / "facts").read_text().splitlines()
         run_of_pytest.send_signal(signal.SIGINT)

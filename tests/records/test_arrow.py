@@ -246,4 +246,9 @@ def test_what_would_grow_over_the_limit_is_refused_before_it_grows() -> None:
     )
     with pytest.raises(BatchTooLarge):
         encoded({"value": views})
+    # What counts is the slice, not what lies beside it.
+    mixed = pa.concat_arrays([views, pa.array([b"short"] * 100, pa.binary_view())])
+    assert Batch.from_frame(encoded({"value": mixed.slice(1000)})).values() == [b"short"] * 100
+    with pytest.raises(BatchTooLarge):
+        encoded({"value": mixed.slice(900)})
     assert pa.total_allocated_bytes() - before < 64 << 20

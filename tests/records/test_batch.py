@@ -1,6 +1,7 @@
 """Batches: what goes in comes out, by every way of reading; few messages or many; without copies."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -93,6 +94,12 @@ def test_text_and_other_buffers_are_taken_alike_by_few_and_by_many(count: int) -
         "gr\u00fc\u00df".encode(),
         b"array",
     ] * (count // 2)
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_view_of_numbers_is_taken_for_its_bytes(count: int) -> None:
+    wide: Any = memoryview(b"12345678").cast("i")
+    assert Batch.from_frame(encode_values([wide] * count, timestamp=0)).values() == [b"12345678"] * count
 
 
 @pytest.mark.parametrize("count", [2, 100])

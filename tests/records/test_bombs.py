@@ -120,6 +120,17 @@ def test_a_lying_length_of_a_compressed_buffer_is_refused(compression: str) -> N
     assert outcomes("ipc_to_batches(data)", *wrong) == ["CorruptBatch"] * 7
 
 
+def test_a_negative_length_does_not_make_up_for_a_huge_one() -> None:
+    column = pa.array([bytes(1000)] * 2000, pa.binary())
+    stream = ipc_stream(column, "lz4")
+    offsets = stream.index(struct.pack("<q", 4 * 2001) + MAGIC["lz4"])
+    data = stream.index(struct.pack("<q", 2_000_000) + MAGIC["lz4"])
+    forged = bytearray(stream)
+    struct.pack_into("<q", forged, offsets, 2**40)
+    struct.pack_into("<q", forged, data, -(2**40))
+    assert outcomes("ipc_to_batches(data)", bytes(forged)) == ["CorruptBatch"]
+
+
 def test_views_that_stand_for_a_thousand_times_their_bytes_are_refused() -> None:
     _, view, data = pa.array([b"a" * 1_000_000], pa.binary_view()).buffers()
     views = pa.py_buffer(view.to_pybytes()[:16] * 1000)
@@ -129,6 +140,13 @@ def test_views_that_stand_for_a_thousand_times_their_bytes_are_refused() -> None
         control = "pa.ipc.open_stream(data).read_all()['value'].cast(pa.binary())"
         assert outcomes(control, bomb) == ["MemoryError"]
         assert outcomes("ipc_to_batches(data)", bomb) == ["BatchTooLarge"]
+
+
+def test_views_of_negative_length_hide_nothing() -> None:
+    lengths = [100_000_000] * 3 + [-300_000_000]
+    views = pa.py_buffer(b"".join(struct.pack("<i12x", length) for length in lengths))
+    column = pa.Array.from_buffers(pa.binary_view(), 4, [None, views, pa.py_buffer(bytes(1000))])
+    assert outcomes("ipc_to_batches(data)", ipc_stream(column)) == ["BatchTooLarge"]
 
 
 def test_lying_lengths_in_ipc_metadata_are_refused() -> None:

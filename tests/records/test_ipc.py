@@ -1,5 +1,6 @@
 """Arrow IPC streams: what is sent comes out again, and what is no such stream is refused."""
 
+import struct
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from talweg.records import (
     ipc_to_frame,
     stamp,
 )
+from talweg.records.flatbuffer import Table
 
 
 def stream_of(*batches: Any, compression: str | None = None) -> bytes:
@@ -105,6 +107,41 @@ def test_the_limit_holds_for_the_stream_and_for_what_it_becomes() -> None:
     # Two halves count together.
     with pytest.raises(BatchTooLarge, match="decompresses to more"):
         ipc_to_batches(stream_of(batch, batch, compression="lz4"), bytes_max=150_000)
+
+
+def record_batch_message(stream: bytes) -> tuple[memoryview, list[tuple[int, ...]]]:
+    """The body of a stream's first record batch, and where its buffers lie in it (begin, bytes)."""
+    reader = pa.ipc.MessageReader.open_stream(stream)
+    reader.read_next_message()
+    message = reader.read_next_message()
+    batch = Table.root(memoryview(message.metadata).cast("B")).table(2)
+    assert batch is not None
+    return memoryview(message.body).cast("B"), batch.structs(2, "<qq")
+
+
+def test_a_raw_buffer_in_a_compressed_stream_is_read_and_counted() -> None:
+    noise = bytes((i * i * 7919 >> 5) % 251 for i in range(1000))
+    batch = pa.record_batch({"value": pa.array([noise]), "key": pa.array([bytes(100_000)])})
+    stream = stream_of(batch, compression="lz4")
+    body, places = record_batch_message(stream)
+    begin, stored_bytes = places[2]
+    place = stream.index(bytes(body[begin : begin + stored_bytes]))
+    raw = (struct.pack("<q", -1) + noise).ljust(stored_bytes, b"\0")
+    forged = stream[:place] + raw + stream[place + stored_bytes :]
+    forged = forged.replace(struct.pack("<qq", begin, stored_bytes), struct.pack("<qq", begin, 1008))
+    assert ipc_to_batches(forged) == [batch]
+    with pytest.raises(BatchTooLarge):
+        ipc_to_batches(forged, bytes_max=100_500)
+
+
+def test_a_compressed_buffer_too_short_for_its_length_is_refused() -> None:
+    stream = stream_of(pa.record_batch({"value": pa.array([b"abc"])}), compression="lz4")
+    body, places = record_batch_message(stream)
+    for lie in ((len(body) - 4, 4), (0, 7)):
+        forged = stream.replace(struct.pack("<qq", *places[2]), struct.pack("<qq", *lie))
+        assert forged != stream
+        with pytest.raises(CorruptBatch, match="without its length"):
+            ipc_to_batches(forged)
 
 
 @pytest.mark.parametrize("compression", [None, "lz4"])
@@ -201,7 +238,7 @@ def test_a_stream_with_any_byte_flipped_is_refused_or_is_a_stream(compression: s
                 for batch in ipc_to_batches(bytes(stream), bytes_max=100_000):
                     batch.validate(full=True)
                     batch.to_pylist()
-                    assert batch.nbytes < 200_000
+                    assert batch.get_total_buffer_size() < 200_000
             except TalwegError:
                 refused += 1
             stream[position] ^= flip

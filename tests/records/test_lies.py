@@ -150,6 +150,16 @@ def test_offsets_of_keys_and_headers_that_lie_are_found() -> None:
                 refused(resealed(FULL_FRAME, with_number(body, begin + 4 * place, lie)))
 
 
+@pytest.mark.parametrize("count", [10, 300])
+def test_offsets_of_keys_that_fall_are_found(count: int) -> None:
+    frame = Rows([b""] * count, keys=[b"12"] * count).encode(codec=Codec.NONE)
+    body = raw_body(frame)
+    keys = -(-4 * (count + 1) // 8) * 8
+    assert body[keys + 4 : keys + 8] == b"\2\0\0\0"
+    for lie in (-1, 5, 2 * count + 1):
+        refused(resealed(frame, with_number(body, keys + 4, lie)))
+
+
 def test_header_keys_are_text() -> None:
     body = bytearray(raw_body(FULL_FRAME))
     assert body[160:165] == b"trace"

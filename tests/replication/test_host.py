@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import QUICK, Hosts, batch, wait_until
+from replication.hosts import QUICK, Hosts, batch, wait_until
 
 import msgspec
 
@@ -355,8 +355,10 @@ def test_a_bug_in_one_group_stops_that_group_alone(tmp_path: Path, caplog: pytes
             sick.replica.pump = lambda: 1 / 0  # type: ignore[method-assign,assignment]
             with pytest.raises(TalwegError):
                 await waiting
+            with pytest.raises(TalwegError, match="has stopped"):
+                await append(sick, b"y")
             assert await append(well, b"x") == Appended(0, 1)
-            assert "group a stops" in caplog.text
+            assert caplog.text.count("group a stops") == 1
 
     run(test())
 

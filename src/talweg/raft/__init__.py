@@ -29,8 +29,8 @@ configurations. Entries that are durable, applied and delivered are let go of; w
 needs them again, the core asks for them by `Ready.fetches` instead of reading.
 
 A replica that lost some of its log (a damaged or a new disk under an old name) starts with
-`HardState.recovering`: it neither votes nor campaigns until it holds all that the leader's log held when
-the leader heard of the loss. See `following.leave_recovery` for why that is enough, and nothing less is.
+`HardState.recovering`: nothing that it says counts until it holds all that the leader's log held when
+the leader heard of the loss. See `recovery` for why that is enough, and nothing less is.
 """
 
 from talweg.raft.configuration import Configuration

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from talweg.raft import election, following, leading, membership
+from talweg.raft import election, following, leading, membership, recovery
 from talweg.raft.configuration import Configuration
 from talweg.raft.log import Log
 from talweg.raft.messages import (
@@ -73,10 +73,12 @@ class Raft:
         applied_index: int | None = None,
         settings: Settings | None = None,
         election_timeout: Callable[[], int],
+        life: int = 0,
     ) -> None:
         """`configuration` is the one in force at the log's start, `configurations` those in the log.
         The state is applied (so the log is committed) up to `applied_index`, if it is given.
-        `election_timeout` gives a new random number of ticks, at least `settings.election_ticks`."""
+        `election_timeout` gives a new random number of ticks, at least `settings.election_ticks`.
+        `life` is a number that no other start of this replica has had (a random one will do)."""
         hard_state = hard_state or HardState()
         self.replica = replica
         self.settings = settings or Settings()
@@ -85,6 +87,7 @@ class Raft:
         self.vote = hard_state.vote
         self.recovering = hard_state.recovering
         self.recovery_index = 0  # while recovering: whole again once it holds this; 0 if not yet known
+        self.life = life
         self.role = Role.FOLLOWER
         self.leader: int | None = None
         self.commit_index = applied_index or self.log.start_index
@@ -306,7 +309,7 @@ class Raft:
         if self.role is Role.LEADER:
             leading.advance_commit(self)
         else:
-            following.leave_recovery(self)
+            recovery.leave(self)
         self._release_tail()
 
     # State shared by the roles

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from talweg.raft import recovery
 from talweg.raft.messages import (
     Append,
     AppendReply,
@@ -25,7 +26,7 @@ def answer_stale(raft: "Raft", message: Message) -> None:
         case Append() | InstallSnapshot():
             raft.send_when_durable(_reply(raft, message, 0, rejected=True))
         case Heartbeat():
-            raft.send_when_durable(HeartbeatReply(source=raft.replica, target=message.source, term=raft.term))
+            raft.send_when_durable(_heartbeat_reply(raft, message, round_number=0))
         case RequestVote():
             raft.send_when_durable(
                 VoteReply(
@@ -39,7 +40,9 @@ def answer_stale(raft: "Raft", message: Message) -> None:
 def handle_append(raft: "Raft", message: Append) -> None:
     """Append what follows the place where both logs agree; otherwise say where they may."""
     _follow(raft, message.source)
-    raft.recovery_index = max(raft.recovery_index, message.recovery_index)
+    if message.recovery_index and message.life == raft.life:
+        raft.recovery_index = message.recovery_index
+        recovery.leave(raft)
     log = raft.log
     if message.prev_index < raft.commit_index:
         # Old, repeated or reordered. Up to the commit index all logs agree anyway.
@@ -58,7 +61,7 @@ def handle_append(raft: "Raft", message: Append) -> None:
         raft.append(entries)
     last_agreed = message.prev_index + len(message.entries)
     raft.commit(min(message.commit, last_agreed))
-    leave_recovery(raft)
+    recovery.leave(raft)
     raft.send_when_durable(_reply(raft, message, last_agreed))
 
 
@@ -77,19 +80,10 @@ def _new_entries(raft: "Raft", entries: list[Entry]) -> list[Entry]:
 def handle_heartbeat(raft: "Raft", message: Heartbeat) -> None:
     """The leader lives, and says how far it has committed what we hold."""
     _follow(raft, message.source)
-    # A replica that lost some of its log may hold less than the leader still believes.
-    raft.commit(min(message.commit, raft.log.last_index))
-    leave_recovery(raft)
+    if not raft.recovering:  # else the leader may believe that we still hold what we have lost
+        raft.commit(min(message.commit, raft.log.last_index))
     # Not when durable: it promises nothing about the log, and a slow disk is not a dead replica.
-    raft.send(
-        HeartbeatReply(
-            source=raft.replica,
-            target=message.source,
-            term=raft.term,
-            round=message.round,
-            recovering=raft.recovering,
-        )
-    )
+    raft.send(_heartbeat_reply(raft, message, round_number=message.round))
 
 
 def handle_install(raft: "Raft", message: InstallSnapshot) -> None:
@@ -102,21 +96,6 @@ def handle_install(raft: "Raft", message: InstallSnapshot) -> None:
         else:
             raft.restore(snapshot)
     raft.send_when_durable(_reply(raft, message, raft.commit_index))
-
-
-def leave_recovery(raft: "Raft") -> None:
-    """A replica that lost some of its log votes again once nothing it ever acknowledged can be missing.
-
-    The leader says when: `recovery_index` is where its log ended when it heard of the loss. What we
-    acknowledged to this leader is at or below that; what we acknowledged to earlier ones, and was
-    committed, it held when it was elected. An entry of its term that is merely committed would not do:
-    it may have committed later ones by counting what we have lost.
-    """
-    if not raft.recovering or raft.leader is None or not raft.recovery_index:
-        return
-    if min(raft.commit_index, raft.stable_index) >= raft.recovery_index:
-        raft.recovering = False
-        raft.vote = raft.leader  # we may have voted in this term and forgotten: never for another
 
 
 def _follow(raft: "Raft", leader: int) -> None:
@@ -138,4 +117,16 @@ def _reply(
         hint_index=hint[0],
         hint_term=hint[1],
         recovering=raft.recovering,
+        life=raft.life,
+    )
+
+
+def _heartbeat_reply(raft: "Raft", message: Heartbeat, *, round_number: int) -> HeartbeatReply:
+    return HeartbeatReply(
+        source=raft.replica,
+        target=message.source,
+        term=raft.term,
+        round=round_number,
+        recovering=raft.recovering,
+        life=raft.life,
     )

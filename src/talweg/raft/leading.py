@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from talweg.raft import recovery
 from talweg.raft.messages import (
     NOOP,
     Append,
@@ -143,7 +144,8 @@ def _send_append(raft: "Raft", peer: int, progress: Progress, entries: list[Entr
             prev_term=prev_term,
             entries=entries,
             commit=raft.commit_index,
-            recovery_index=progress.recovery_index,
+            recovery_index=recovery.index_to_tell(raft, progress),
+            life=progress.recovering_life,
         )
     )
     if entries:
@@ -183,19 +185,19 @@ def handle_append_reply(raft: "Raft", reply: AppendReply) -> None:
     progress = raft.progress.get(reply.source)
     if raft.role is not Role.LEADER or progress is None:
         return
-    progress.heard(raft.clock, recovering=reply.recovering, last_index=raft.log.last_index)
+    recovery.heard(raft, progress, reply)
     if reply.rejected:
         if reply.index == 0:
             return  # it answers a message of an earlier term: what follows nothing is never rejected
         retry_index = _retry_index(raft, reply)
         if reply.recovering and reply.index <= progress.match_index:
-            progress.lost_its_log(retry_index, raft.log.last_index)
+            progress.lost_its_log(retry_index)
             feed(raft, reply.source, progress)
         elif progress.rejected(reply.index, retry_index):
             feed(raft, reply.source, progress)
         return
     assert reply.index <= raft.log.last_index, "a follower holds what its leader does not"
-    if progress.acknowledged(reply.index):
+    if progress.acknowledged(reply.index, recovering=reply.recovering):
         advance_commit(raft)
     feed(raft, reply.source, progress)
     if raft.transfer_target == reply.source:
@@ -214,14 +216,15 @@ def handle_heartbeat_reply(raft: "Raft", reply: HeartbeatReply) -> None:
     progress = raft.progress.get(reply.source)
     if raft.role is not Role.LEADER or progress is None:
         return
-    progress.heard(raft.clock, recovering=reply.recovering, last_index=raft.log.last_index)
-    if reply.round > progress.read_round:
+    recovery.heard(raft, progress, reply)
+    if reply.round > progress.read_round and not reply.recovering:
         progress.read_round = reply.round
+    if reply.round > raft.reads.confirmed_round:
         _settle_reads(raft)
     if progress.feeding is Feeding.INSTALL:
         if raft.clock - progress.sent_at >= raft.settings.election_ticks:
             progress.probe_again()
-    elif progress.stalled() and (progress.match_index < raft.log.last_index or reply.recovering):
+    elif progress.stalled() and (progress.counted_index < raft.log.last_index or reply.recovering):
         _find_out(raft, reply.source, progress)
     feed(raft, reply.source, progress)
 
@@ -243,7 +246,8 @@ def advance_commit(raft: "Raft") -> None:
     """Commit what a majority of the voters has on disk, if it is of this term (paper, 5.4.2)."""
     voters = raft.configuration.voters
     held = sorted(
-        raft.stable_index if voter == raft.replica else raft.progress[voter].match_index for voter in voters
+        raft.stable_index if voter == raft.replica else raft.progress[voter].counted_index
+        for voter in voters
     )
     index = held[len(voters) - raft.configuration.quorum]
     if index <= raft.commit_index or raft.log.term(index) != raft.term:

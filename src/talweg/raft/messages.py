@@ -90,6 +90,7 @@ class Append(Message, frozen=True, kw_only=True):
     entries: list[Entry]
     commit: int
     recovery_index: int = 0  # to one that lost some of its log: whole again once it holds this
+    life: int = 0  # the one in which it said that it had lost it: `recovery_index` is for no other
 
 
 class AppendReply(Message, frozen=True, gc=False, kw_only=True):
@@ -100,7 +101,8 @@ class AppendReply(Message, frozen=True, gc=False, kw_only=True):
     rejected: bool = False
     hint_index: int = 0
     hint_term: int = 0
-    recovering: bool = False  # earlier acknowledgements no longer count: some of the log was lost
+    recovering: bool = False  # some of the log was lost: this counts for nothing, see `recovery`
+    life: int = 0  # of the follower: another number each time it starts
 
 
 class Heartbeat(Message, frozen=True, gc=False, kw_only=True):
@@ -115,6 +117,7 @@ class HeartbeatReply(Message, frozen=True, gc=False, kw_only=True):
 
     round: int = 0
     recovering: bool = False  # as in AppendReply: an idle leader has to begin feeding it again
+    life: int = 0
 
 
 class InstallSnapshot(Message, frozen=True, kw_only=True):

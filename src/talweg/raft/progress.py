@@ -17,10 +17,13 @@ class Progress:
 
     def __init__(self, next_index: int, clock: int) -> None:
         self.match_index = 0  # durable there, as far as its replies told
+        self.counted_index = 0  # the same, by replies of a replica that was not recovering: see `recovery`
         self.next_index = next_index  # the next to send
         self.feeding = Feeding.PROBE
-        self.heard_at = clock  # tick of its last reply; a new leader gives everyone one timeout
-        self.recovery_index = 0  # it lost some of its log: all it ever acknowledged is at or below this
+        self.heard_at = clock  # tick of its last reply that counts; a new leader gives everyone one timeout
+        self.recovering_life = 0  # the life in which it said last that it lost some of its log
+        self.recovery_index = 0  # then: all it ever acknowledged to us is at or below this; 0: it never did
+        self.recovery_round = 0  # then: once this round is confirmed, it may be told
         self.read_round = 0  # newest round of read confirmation it has answered
         self.probe_sent = False  # in PROBE: wait for an answer (or a heartbeat's) before the next
         self.fetching = False  # the entries or the snapshot it needs are being read from disk
@@ -29,14 +32,6 @@ class Progress:
         self._match_at_heartbeat = -1  # what match_index was at the last heartbeat reply
         self._inflight: deque[tuple[int, int]] = deque()  # (last index, bytes) of messages on their way
         self._inflight_bytes = 0  # == the sum over _inflight
-
-    def heard(self, clock: int, *, recovering: bool, last_index: int) -> None:
-        """A reply has come, while our log ended at `last_index`."""
-        self.heard_at = clock
-        if not recovering:
-            self.recovery_index = 0
-        elif not self.recovery_index:
-            self.recovery_index = last_index
 
     def paused(self, messages_max: int, bytes_max: int) -> bool:
         """Whether entries must wait."""
@@ -55,9 +50,11 @@ class Progress:
         else:
             self.probe_sent = True
 
-    def acknowledged(self, index: int) -> bool:
-        """It holds everything up to `index`. Whether that is news."""
-        news = index > self.match_index
+    def acknowledged(self, index: int, *, recovering: bool = False) -> bool:
+        """It holds everything up to `index`. Whether that is news that counts."""
+        news = index > self.counted_index and not recovering
+        if news:
+            self.counted_index = index
         self.match_index = max(self.match_index, index)
         self.next_index = max(self.next_index, index + 1)
         while self._inflight and self._inflight[0][0] <= index:
@@ -85,9 +82,8 @@ class Progress:
         self.probe_sent = False
         return True
 
-    def lost_its_log(self, retry_index: int, last_index: int) -> None:
-        """It says that it is recovering: what it acknowledged before no longer counts."""
-        self.recovery_index = last_index  # it may have lost what it acknowledged while it recovered
+    def lost_its_log(self, retry_index: int) -> None:
+        """It says that it is recovering: what it acknowledged before is there no longer."""
         self.match_index = min(self.match_index, retry_index)
         self.next_index = retry_index + 1
         self._feed(Feeding.PROBE)

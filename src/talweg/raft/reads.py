@@ -14,6 +14,7 @@ class Reads:
 
     def __init__(self) -> None:
         self.round = 0  # the newest one that heartbeats carry
+        self.confirmed_round = 0  # the newest one that a majority has answered
         self._waiting: list[int] = []  # no round yet
         self._rounds: deque[tuple[int, int, list[int]]] = deque()  # (round, commit index then, requests)
 
@@ -32,8 +33,14 @@ class Reads:
         self._rounds.append((self.round, commit_index, self._waiting))
         self._waiting = []
 
+    def begin_bare_round(self) -> int:
+        """A round for which no request waits: whether a majority answers it is of interest in itself."""
+        self.round += 1
+        return self.round
+
     def confirmed(self, round_number: int) -> list[ReadReady]:
         """A majority has answered `round_number`: it and all before it are settled."""
+        self.confirmed_round = max(self.confirmed_round, round_number)
         settled: list[ReadReady] = []
         while self._rounds and self._rounds[0][0] <= round_number:
             _, index, requests = self._rounds.popleft()

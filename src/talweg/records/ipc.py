@@ -138,16 +138,21 @@ def _bytes_in_memory(message: Any) -> int:
     batch = Table.root(memoryview(message.metadata).cast("B")).table(_MESSAGE_HEADER)
     if batch is None:
         raise CorruptBatch("a record batch without its content")
-    if batch.table(_BATCH_COMPRESSION) is None:
-        return len(body)
+    compressed = batch.table(_BATCH_COMPRESSION) is not None
     raw_bytes = 0
     for begin, stored_bytes in batch.structs(_BATCH_BUFFERS, "<qq"):
-        if not stored_bytes:
-            continue
-        if not 0 <= begin <= len(body) - 8:
-            raise CorruptBatch("a compressed buffer lies outside its message")
-        announced = struct.unpack_from("<q", body, begin)[0]
-        if announced < _UNCOMPRESSED:
-            raise CorruptBatch(f"a compressed buffer announces {announced} bytes")
-        raw_bytes += max(stored_bytes, 0) if announced == _UNCOMPRESSED else announced
+        # Not every release of Arrow minds a buffer that ends outside its message.
+        if min(begin, stored_bytes) < 0 or begin + stored_bytes > len(body):
+            raise CorruptBatch("a buffer lies outside its message")
+        raw_bytes += _announced(body, begin, stored_bytes) if compressed and stored_bytes else stored_bytes
     return raw_bytes
+
+
+def _announced(body: memoryview, begin: int, stored_bytes: int) -> int:
+    """How long a compressed buffer says it will be: the number in front of it."""
+    if stored_bytes < 8:
+        raise CorruptBatch("a compressed buffer without its length")
+    announced: int = struct.unpack_from("<q", body, begin)[0]
+    if announced < _UNCOMPRESSED:
+        raise CorruptBatch(f"a compressed buffer announces {announced} bytes")
+    return stored_bytes if announced == _UNCOMPRESSED else announced

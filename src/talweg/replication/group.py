@@ -20,7 +20,7 @@ class Group:
         self.incarnation = incarnation
         self.replica = replica
         self.disk_busy = False  # a job is with the writer
-        self.stopped = False
+        self.stopped: TalwegError | None = None  # why, once it is
         self._touch = touch
         self._idle = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -49,6 +49,9 @@ class Group:
 
     def append_with_callback(self, frames: list[bytes], done: Done) -> None:
         """`append` for callers who count microseconds."""
+        if self.stopped is not None:
+            done(self.stopped)
+            return
         self.replica.append(frames, done)
         self._touch(self)
 
@@ -60,6 +63,7 @@ class Group:
 
     async def commit_positions(self, positions: list[Position]) -> None:
         """Replicate positions; returns once a majority has them on disk."""
+        self._check_running()
         future: asyncio.Future[Sequence[Appended]] = asyncio.get_running_loop().create_future()
         self.replica.commit_positions(positions, _resolve(future))
         self._touch(self)
@@ -67,6 +71,7 @@ class Group:
 
     async def confirm_leadership(self) -> None:
         """Returns when a majority has confirmed that this broker leads; raises NotLeader otherwise."""
+        self._check_running()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: TalwegError | None) -> None:
@@ -83,7 +88,7 @@ class Group:
 
     async def wait_for_offset(self, offset: int, wait_seconds: float) -> None:
         """Returns when the message at `offset` is committed, when the group stops here, or after the time."""
-        if offset < self.replica.high_watermark or wait_seconds <= 0 or self.stopped:
+        if offset < self.replica.high_watermark or wait_seconds <= 0 or self.stopped is not None:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         reader = (offset, future)
@@ -126,14 +131,18 @@ class Group:
         index = await asyncio.to_thread(
             self.replica.retention_index, bytes_max=bytes_max, before_timestamp=before_timestamp
         )
-        if index is not None and not self.stopped and self.replica.drop_head(index):
+        if index is not None and self.stopped is None and self.replica.drop_head(index):
             self._touch(self)
+
+    def _check_running(self) -> None:
+        if self.stopped is not None:
+            raise self.stopped
 
     # For the host
 
     def stop(self, error: TalwegError) -> None:
         """No more work; whoever waits is told."""
-        self.stopped = True
+        self.stopped = error
         self.replica.fail_all(error)
         for _, future in self._readers:
             if not future.done():

@@ -104,6 +104,7 @@ class ReplicaHost:
             election_timeout=lambda: self._random.randint(election_ticks, 2 * election_ticks - 1),
             snapshot_interval_bytes=self.settings.snapshot_interval_bytes,
             join=join,
+            life=self._random.getrandbits(63),
         )
         group = Group(name, incarnation, replica, self._touch)
         self._groups[incarnation] = group
@@ -205,6 +206,8 @@ class ReplicaHost:
             self._touch(group)
 
     def _touch(self, group: Group) -> None:
+        if group.stopped is not None:
+            return
         if not self._touched and not self._outgoing:
             self._schedule()
         self._touched[group.incarnation] = group
@@ -249,7 +252,7 @@ class ReplicaHost:
             if error is None:
                 group.disk_went_idle()
                 self._tell(group, group.replica.job_done, job)
-            elif group.stopped:
+            elif group.stopped is not None:
                 group.disk_went_idle()
             else:
                 if not group.replica.raft.disk_failed:
@@ -260,7 +263,7 @@ class ReplicaHost:
     def _fetch(self, group: Group, fetch: FetchEntries | FetchSnapshot) -> None:
         async def read() -> None:
             result = await asyncio.to_thread(group.replica.fetch, fetch)
-            if not group.stopped:
+            if group.stopped is None:
                 self._tell(group, group.replica.fetched, fetch, result)
 
         assert self._loop is not None

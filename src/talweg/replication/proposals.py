@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from talweg.errors import NotLeader, Overloaded, TalwegError
+from talweg.errors import NotLeader, OutOfSequence, Overloaded, TalwegError
 from talweg.raft import CONFIGURATION, NOOP, Entry, Raft, Refusal
 from talweg.records import Kind, encode_frame, peek, stamp
 from talweg.replication.state import PartitionState, Position, encode_positions
@@ -22,6 +22,9 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 Outcome = Sequence[Appended] | TalwegError
 Done = Callable[[Outcome], None]
 ReadEntries = Callable[[int, int], list[Entry]]  # first and last index → some entries from first on
+Confirm = Callable[[Callable[[TalwegError | None], None]], None]  # told None once leadership is confirmed
+
+_RECORDS = int(Kind.RECORDS)  # looking it up in the enum is slow
 
 
 class Proposals:
@@ -30,9 +33,10 @@ class Proposals:
     What comes between two flushes goes into the log together.
     """
 
-    def __init__(self, raft: Raft, read_entries: ReadEntries) -> None:
+    def __init__(self, raft: Raft, read_entries: ReadEntries, confirm: Confirm) -> None:
         self._raft = raft
         self._read_entries = read_entries
+        self._confirm = confirm
         self._frames: list[tuple[list[bytes], Done]] = []
         self._frames_bytes = 0
         self._positions: list[tuple[list[Position], Done]] = []
@@ -43,7 +47,7 @@ class Proposals:
 
     def append(self, frames: list[bytes], done: Done) -> None:
         """Append frames, not yet stamped, in this order."""
-        size_bytes = sum([len(frame) for frame in frames])
+        size_bytes = sum(map(len, frames))
         gathered_bytes = self._frames_bytes + size_bytes
         refusal = self._raft.refuses(gathered_bytes)
         if refusal is None and self._frames and gathered_bytes > self._raft.settings.uncommitted_bytes_max:
@@ -118,22 +122,32 @@ class Proposals:
         answer: list[Appended] = []
         for frame in frames:
             try:
-                known = tail.known(frame)
-                first_offset = tail.next_offset
-                kind, _, _, count, _, _ = peek(frame)
-                if known is not None:
+                kind, epoch, _, count, producer_id, sequence = peek(frame)
+                if producer_id >= 0 and (known := tail.known(frame)) is not None:
                     answer.append(Appended(known, count, duplicate=True))
                     continue
+                first_offset = tail.next_offset
                 stamped = stamp(frame, index=index + 1, term=term, first_offset=first_offset)
+            except OutOfSequence as error:
+                self._refuse(error, done)  # frames before it stand: sent again they are duplicates
+                return
             except TalwegError as error:
-                done(error)  # frames before it stand: sent again they are duplicates
+                done(error)
                 return
             index += 1
-            tail.fold(stamped)
+            if kind == _RECORDS:
+                tail.add_batch(epoch, first_offset, count, producer_id, sequence)
+            else:
+                tail.fold(stamped)
             entries.append(Entry(index, term, kind, stamped))
             answer.append(Appended(first_offset, count))
         # A duplicate may be of an entry that is not committed yet: its answer waits with the rest.
         self._waiting.append((index, answer, done))
+
+    def _refuse(self, error: OutOfSequence, done: Done) -> None:
+        # Whoever leads no more and does not know it misses what was written since: it would turn away
+        # for good a producer that did everything right.
+        self._confirm(lambda lost: done(error if lost is None else lost))
 
     def _stamp_positions(self, groups: list[tuple[list[Position], Done]], entries: list[Entry]) -> None:
         index, term = self._raft.log.last_index + len(entries) + 1, self._raft.term

@@ -12,8 +12,6 @@ import msgspec
 
 from talweg.errors import TalwegError
 from talweg.raft import (
-    CONFIGURATION,
-    NOOP,
     AppendReply,
     Configuration,
     Entry,
@@ -33,6 +31,7 @@ from talweg.raft import (
 from talweg.replication.proposals import Done, Proposals
 from talweg.replication.state import PartitionState, Position
 from talweg.storage import LogStore, Write, head_to_drop
+from talweg.storage.frames import LAST_BARE_KIND
 
 _APPLY_CHUNK_BYTES = 4 << 20  # read at once when entries to apply are no longer at hand
 
@@ -75,9 +74,11 @@ class Replica:
         election_timeout: Callable[[], int],
         snapshot_interval_bytes: int = 64 << 20,
         join: bool = False,
+        life: int = 0,
     ) -> None:
         """Open it. With `join` an empty store belongs to a group that exists already: the replica may
-        have been here before and lost its disk, so it does not vote until it has caught up."""
+        have been here before and lost its disk, so it does not vote until it has caught up. `life` is a
+        number that no other opening of this replica has had; a random one will do."""
         self.store = store
         self.outbox: list[Message] = []
         self.on_applied: Callable[[], None] = _nothing  # told after entries were applied
@@ -97,10 +98,12 @@ class Replica:
             applied_index=snapshot.index if snapshot is not None else None,
             settings=settings,
             election_timeout=election_timeout,
+            life=life,
         )
+        self.start_offset = summary.start_offset  # the first message kept
         self._snapshot_interval_bytes = snapshot_interval_bytes
         self._bytes_since_snapshot = 0
-        self._proposals = Proposals(self.raft, self._entries)
+        self._proposals = Proposals(self.raft, self._entries, self.confirm_leadership)
         self._queued: deque[tuple[int, Write | None, list[Message]]] = deque()
         self._job: Job | None = None  # under way
         self._snapshot_wanted: Snapshot | None = None
@@ -192,6 +195,7 @@ class Replica:
         self.outbox.extend(job.messages_after)
         if job.drop_head is not None and job.drop_head > self.raft.log.start_index:
             self.raft.drop_head(job.drop_head)
+            self.start_offset = self.store.summary().start_offset
         self.pump()
 
     def job_failed(self, job: Job, error: TalwegError) -> None:
@@ -254,6 +258,7 @@ class Replica:
         self._fetches.extend(ready.fetches)
         if ready.snapshot is not None:
             self.state = PartitionState.from_bytes(ready.snapshot.state)
+            self.start_offset = self.state.next_offset
             self._bytes_since_snapshot = 0
             self._snapshot_wanted = self._drop_wanted = None  # of a log that is being replaced
         if ready.must_persist:
@@ -283,11 +288,11 @@ class Replica:
     def _apply(self, commit_index: int) -> None:
         index = self.raft.applied_index
         while index < commit_index:
-            for entry in self._entries(index + 1, commit_index):
-                if entry.kind not in (NOOP, CONFIGURATION):
-                    self.state.fold(entry.payload)
-                    self._bytes_since_snapshot += len(entry.payload)
-                index = entry.index
+            entries = self._entries(index + 1, commit_index)
+            frames = [entry.payload for entry in entries if entry.kind > LAST_BARE_KIND]
+            self.state.fold_all(frames)
+            self._bytes_since_snapshot += sum(map(len, frames))
+            index = entries[-1].index
         self.raft.applied(index)
         self._proposals.committed(index)
         self.on_applied()

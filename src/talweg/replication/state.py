@@ -4,10 +4,14 @@ Pure and deterministic: every replica folds the same entries in the same order a
 state. The leader keeps a second one that is ahead by what is not committed yet (see `replica`).
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from talweg.errors import CorruptBatch, OutOfSequence
 from talweg.records import HEADER_BYTES, Kind, peek, read_header
+
+_RECORDS, _POSITIONS = int(Kind.RECORDS), int(Kind.POSITIONS)  # looking them up in the enum is slow
 
 RECENT_BATCHES = 8  # of each producer: how far back a retry is answered as the first time
 PRODUCERS_MAX = 100_000  # beyond that the longest silent one is forgotten
@@ -89,17 +93,29 @@ class PartitionState:
 
     def fold(self, frame: bytes) -> None:
         """Bring the state past one entry, given as its frame."""
-        kind, epoch, first_offset, count, producer_id, sequence = peek(frame)
-        if kind == Kind.RECORDS:
-            self.next_offset = first_offset + count
-            if producer_id >= 0 and sequence >= 0:
-                self._remember(producer_id, epoch, ProducedBatch(sequence, count, first_offset))
-        elif kind == Kind.POSITIONS:
-            for position in decode_positions(frame):
-                read = self.positions.get(position.name, 0)
-                # A position never goes back by itself, not even by a commit that was overtaken.
-                if position.seek or position.next_offset > read:
-                    self.positions[position.name] = position.next_offset
+        self.fold_all((frame,))
+
+    def fold_all(self, frames: Iterable[bytes]) -> None:
+        """Bring the state past entries, given as their frames. Every replica does so for every entry."""
+        for frame in frames:
+            kind, epoch, first_offset, count, producer_id, sequence = peek(frame)
+            if kind == _RECORDS:
+                self.add_batch(epoch, first_offset, count, producer_id, sequence)
+            elif kind == _POSITIONS:
+                self._take_positions(decode_positions(frame))
+
+    def add_batch(self, epoch: int, first_offset: int, count: int, producer_id: int, sequence: int) -> None:
+        """Bring the state past a batch of messages, given as what its header says."""
+        self.next_offset = first_offset + count
+        if producer_id >= 0 and sequence >= 0:
+            self._remember(producer_id, epoch, ProducedBatch(sequence, count, first_offset))
+
+    def _take_positions(self, positions: list[Position]) -> None:
+        for position in positions:
+            read = self.positions.get(position.name, 0)
+            # A position never goes back by itself, not even by a commit that was overtaken.
+            if position.seek or position.next_offset > read:
+                self.positions[position.name] = position.next_offset
 
     def _remember(self, producer_id: int, epoch: int, batch: ProducedBatch) -> None:
         producer = self._producers.pop(producer_id, None)  # popped: it moves to the end

@@ -8,7 +8,7 @@ connection. All numbers are little-endian.
     hello        b"Talweg" | u16 version | u64 broker                       once, from either side
     message      u8 type | u64 group | u64 term | the type's own fields     see _FIELDS
     heartbeats   u8 type | any number of  u64 group, term, commit, round
-    replies      u8 type | any number of  u64 group, term, round | u8 flags
+    replies      u8 type | any number of  u64 group, term, round, life | u8 flags
 
 Heartbeats and their replies have no other form: however many groups two brokers share, one packet
 carries what they have to say to each other at that moment.
@@ -41,14 +41,14 @@ _HELLO = struct.Struct("<6sHQ")
 _LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<BQQ")
 _HEARTBEAT = struct.Struct("<QQQQ")
-_HEARTBEAT_REPLY = struct.Struct("<QQQB")
+_HEARTBEAT_REPLY = struct.Struct("<QQQQB")
 
 _HEARTBEATS, _HEARTBEAT_REPLIES = 1, 2
 _FIELDS = {
     RequestVote: (3, struct.Struct("<QQB")),  # last index, last term, flags
     VoteReply: (4, struct.Struct("<B")),  # flags
-    Append: (5, struct.Struct("<QQQQ")),  # previous index, its term, commit, recovery index; then frames
-    AppendReply: (6, struct.Struct("<QQQB")),  # index, hint index, hint term, flags
+    Append: (5, struct.Struct("<QQQQQ")),  # previous index, its term, commit, recovery index, life; frames
+    AppendReply: (6, struct.Struct("<QQQQB")),  # index, hint index, hint term, life, flags
     InstallSnapshot: (7, struct.Struct("<QQI")),  # index, term, bytes of configuration; it; the state
     TimeoutNow: (8, struct.Struct("<")),
 }
@@ -80,7 +80,7 @@ def packets(messages: Iterable[tuple[int, Message]]) -> list[bytes]:
         if kind is Heartbeat:
             heartbeats.append(_HEARTBEAT.pack(group, message.term, message.commit, message.round))  # type: ignore[attr-defined]
         elif kind is HeartbeatReply:
-            replies.append(_HEARTBEAT_REPLY.pack(group, message.term, message.round, message.recovering))  # type: ignore[attr-defined]
+            replies.append(_HEARTBEAT_REPLY.pack(group, message.term, message.round, message.life, message.recovering))  # type: ignore[attr-defined]
         else:
             parts.extend(_message_parts(group, message))
     if heartbeats:
@@ -106,11 +106,13 @@ def _message_parts(group: int, message: Message) -> list[bytes]:
         case VoteReply():
             own = fields.pack(message.granted | message.pre << 1)
         case Append():
-            own = fields.pack(message.prev_index, message.prev_term, message.commit, message.recovery_index)
+            own = fields.pack(
+                message.prev_index, message.prev_term, message.commit, message.recovery_index, message.life
+            )
             tail = [frame_of(entry, 0) for entry in message.entries]
         case AppendReply():
             flags = message.rejected | message.recovering << 1
-            own = fields.pack(message.index, message.hint_index, message.hint_term, flags)
+            own = fields.pack(message.index, message.hint_index, message.hint_term, message.life, flags)
         case InstallSnapshot(snapshot=snapshot):
             configuration = snapshot.configuration.to_bytes()
             own = fields.pack(snapshot.index, snapshot.term, len(configuration))
@@ -131,7 +133,7 @@ def read_packet(packet: bytes, source: int, target: int) -> Iterator[tuple[int, 
                     Heartbeat(source=source, target=target, term=term, commit=commit, round=round_number),
                 )
         elif packet[0] == _HEARTBEAT_REPLIES:
-            for group, term, round_number, flags in _HEARTBEAT_REPLY.iter_unpack(memoryview(packet)[1:]):
+            for group, term, round_number, life, flags in _HEARTBEAT_REPLY.iter_unpack(memoryview(packet)[1:]):
                 yield (
                     group,
                     HeartbeatReply(
@@ -140,6 +142,7 @@ def read_packet(packet: bytes, source: int, target: int) -> Iterator[tuple[int, 
                         term=term,
                         round=round_number,
                         recovering=bool(flags & 1),
+                        life=life,
                     ),
                 )
         else:
@@ -171,6 +174,7 @@ def _read_message(packet: bytes, source: int, target: int) -> tuple[int, Message
             entries=entries,
             commit=own[2],
             recovery_index=own[3],
+            life=own[4],
         )
     if kind is InstallSnapshot:
         index, snapshot_term, configuration_bytes = own
@@ -205,6 +209,7 @@ def _read_small(kind: type, own: tuple[int, ...], source: int, target: int, term
             index=own[0],
             hint_index=own[1],
             hint_term=own[2],
+            life=own[3],
             rejected=first,
             recovering=second,
         )

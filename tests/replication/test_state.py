@@ -1,0 +1,226 @@
+"""The small replicated state: what a retry is recognised by, and how far everyone has read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from talweg.errors import CorruptBatch, OutOfSequence
+from talweg.records import Kind, encode_frame, encode_values, stamp
+from talweg.replication import state as state_module
+from talweg.replication.state import RECENT_BATCHES, PartitionState, Position, encode_positions
+
+PRODUCER = 7
+
+
+def batch(sequence: int, count: int = 1, *, producer: int = PRODUCER, epoch: int = 0) -> bytes:
+    values = [b"x"] * count
+    return encode_values(values, timestamp=1, producer_id=producer, producer_epoch=epoch, sequence=sequence)
+
+
+def write(state: PartitionState, frame: bytes) -> int:
+    """As the leader and the log would: a new frame gets the next offset."""
+    assert state.known(frame) is None
+    first_offset = state.next_offset
+    state.fold(stamp(frame, index=1, term=1, first_offset=first_offset))
+    return first_offset
+
+
+def commit(state: PartitionState, *positions: Position) -> None:
+    state.fold(
+        encode_frame(Kind.POSITIONS, encode_positions(list(positions)), first_offset=state.next_offset)
+    )
+
+
+# Producers
+
+
+def test_a_batch_seen_for_the_first_time_is_new() -> None:
+    state = PartitionState()
+    assert state.known(batch(0)) is None
+
+
+def test_a_batch_without_a_producer_or_a_sequence_is_always_new() -> None:
+    state = PartitionState()
+    for frame in (batch(-1), batch(0, producer=-1), encode_values([b"x"], timestamp=1)):
+        assert write(state, frame) == write(state, frame) - 1
+
+
+def test_a_retry_is_answered_with_the_offset_of_the_first_copy() -> None:
+    state = PartitionState()
+    write(state, batch(0, 3))
+    assert write(state, batch(3, 2)) == 3
+    assert state.known(batch(0, 3)) == 0
+    assert state.known(batch(3, 2)) == 3
+    assert state.next_offset == 5
+
+
+def test_a_part_of_a_batch_is_recognised_too() -> None:
+    state = PartitionState()
+    write(state, encode_values([b"x"] * 4, timestamp=1))
+    write(state, batch(0, 5))
+    assert state.known(batch(2, 3)) == 6
+    assert state.known(batch(4, 1)) == 8
+
+
+def test_a_copy_that_goes_on_past_the_first_one_is_out_of_sequence() -> None:
+    state = PartitionState()
+    write(state, batch(0, 3))
+    with pytest.raises(OutOfSequence):
+        state.known(batch(1, 3))
+
+
+def test_a_gap_is_out_of_sequence_for_a_producer_with_an_epoch() -> None:
+    state = PartitionState()
+    write(state, batch(0, 3))
+    with pytest.raises(OutOfSequence, match="expected 3: one before it is missing"):
+        state.known(batch(4))
+    assert state.known(batch(3)) is None
+
+
+def test_without_an_epoch_numbers_need_only_grow() -> None:
+    state = PartitionState()
+    write(state, batch(3, epoch=-1))
+    write(state, batch(9, epoch=-1))
+    assert state.known(batch(3, epoch=-1)) == 0
+    assert state.known(batch(9, epoch=-1)) == 1
+    with pytest.raises(OutOfSequence):
+        state.known(batch(5, epoch=-1))  # passed over; a new message would get a new number
+
+
+def test_a_new_epoch_begins_anew() -> None:
+    state = PartitionState()
+    write(state, batch(0, 3, epoch=1))
+    assert write(state, batch(0, 2, epoch=2)) == 3
+    assert state.known(batch(0, 2, epoch=2)) == 3
+
+
+def test_an_old_epoch_has_been_superseded() -> None:
+    state = PartitionState()
+    write(state, batch(0, epoch=2))
+    with pytest.raises(OutOfSequence, match="superseded"):
+        state.known(batch(1, epoch=1))
+
+
+def test_producers_do_not_know_of_each_other() -> None:
+    state = PartitionState()
+    write(state, batch(0, 3, producer=1))
+    assert write(state, batch(0, 3, producer=2)) == 3
+
+
+def test_only_so_many_batches_are_remembered() -> None:
+    state = PartitionState()
+    for sequence in range(RECENT_BATCHES + 1):
+        write(state, batch(sequence))
+    for sequence in range(1, RECENT_BATCHES + 1):
+        assert state.known(batch(sequence)) == sequence
+    with pytest.raises(OutOfSequence, match="not remembered"):
+        state.known(batch(0))
+
+
+def test_the_producer_that_was_silent_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Patched because the real limit takes seconds to reach.
+    monkeypatch.setattr(state_module, "PRODUCERS_MAX", 3)
+    state = PartitionState()
+    for producer in (1, 2, 3):
+        write(state, batch(0, producer=producer))
+    write(state, batch(1, producer=1))
+    write(state, batch(0, producer=4))
+    assert state.known(batch(0, producer=2)) is None  # forgotten
+    assert state.known(batch(1, producer=1)) == 3
+    assert state.known(batch(0, producer=3)) == 2
+    assert PartitionState.from_bytes(state.to_bytes()).to_bytes() == state.to_bytes()
+
+
+# Positions
+
+
+def test_a_position_moves_forward() -> None:
+    state = PartitionState()
+    commit(state, Position("a", 5))
+    commit(state, Position("a", 8), Position("b", 2))
+    assert state.positions == {"a": 8, "b": 2}
+
+
+def test_a_position_never_goes_back_by_itself() -> None:
+    state = PartitionState()
+    commit(state, Position("a", 8))
+    commit(state, Position("a", 5))
+    commit(state, Position("a", 9), Position("a", 6))
+    assert state.positions == {"a": 9}
+
+
+def test_a_position_goes_back_when_asked_to() -> None:
+    state = PartitionState()
+    commit(state, Position("a", 8))
+    commit(state, Position("a", 3, seek=True))
+    assert state.positions == {"a": 3}
+    commit(state, Position("a", 0, seek=True))
+    assert state.positions == {"a": 0}
+
+
+def test_positions_take_no_offset() -> None:
+    state = PartitionState()
+    write(state, batch(0, 3))
+    commit(state, Position("a", 1))
+    assert state.next_offset == 3
+    assert write(state, batch(3)) == 3
+
+
+def test_positions_that_cannot_be_read_are_an_error() -> None:
+    with pytest.raises(CorruptBatch, match="positions"):
+        PartitionState().fold(encode_frame(Kind.POSITIONS, b"\xc1", index=9))
+
+
+# Copies and snapshots
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    state = PartitionState()
+    write(state, batch(0))
+    commit(state, Position("a", 1))
+    before = state.to_bytes()
+    twin = state.copy()
+    write(twin, batch(1))
+    commit(twin, Position("a", 2))
+    assert state.to_bytes() == before
+    assert state.known(batch(1)) is None
+
+
+def test_bytes_that_are_no_state_are_an_error() -> None:
+    with pytest.raises(CorruptBatch, match="state"):
+        PartitionState.from_bytes(b"\xc1")
+
+
+def test_no_bytes_are_an_empty_state() -> None:
+    assert PartitionState.from_bytes(b"").to_bytes() == PartitionState().to_bytes()
+
+
+steps = st.one_of(
+    st.tuples(st.just("write"), st.integers(0, 3), st.integers(1, 4)),
+    st.tuples(st.just("position"), st.sampled_from("abc"), st.integers(0, 20), st.booleans()),
+    st.just(("stamped",)),
+)
+
+
+@given(st.lists(steps, max_size=40))
+def test_a_state_comes_back_from_its_bytes_and_goes_on_the_same(history: list[tuple[object, ...]]) -> None:
+    state, restored = PartitionState(), PartitionState()
+    sequences = dict.fromkeys(range(4), 0)
+    highest: dict[str, int] = {}
+    for step in history:
+        match step:
+            case ("write", int(producer), int(count)):
+                frame = batch(sequences[producer], count, producer=producer)
+                sequences[producer] += count
+                assert write(state, frame) == write(restored, frame)
+                assert state.known(frame) == restored.known(frame) == state.next_offset - count
+            case ("position", str(name), int(offset), bool(seek)):
+                commit(state, Position(name, offset, seek))
+                commit(restored, Position(name, offset, seek))
+                highest[name] = offset if seek else max(highest.get(name, 0), offset)
+            case _:
+                restored = PartitionState.from_bytes(restored.to_bytes())
+        assert restored.to_bytes() == state.to_bytes()
+    assert {name: offset for name, offset in highest.items() if offset} == {
+        name: offset for name, offset in state.positions.items() if offset
+    }

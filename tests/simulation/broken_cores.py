@@ -1,0 +1,367 @@
+"""Ways to break the product, each a context manager. The simulation has to notice every one of them.
+
+Each puts one mistake back, as somebody might make it: by leaving a check out, or by doing things in the wrong
+order. Patching is the point here: what is tested is the simulation.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import msgspec
+
+from talweg.raft import (
+    Append,
+    AppendReply,
+    Entry,
+    HardState,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    Raft,
+    ReadReady,
+    Role,
+    VoteReply,
+    election,
+    following,
+    leading,
+    recovery,
+)
+from talweg.raft.progress import Progress
+from talweg.replication import proposals, replica
+from talweg.replication.proposals import Proposals
+from talweg.replication.replica import Replica
+from talweg.replication.state import PartitionState
+from talweg.storage.segment_store import SegmentStore
+
+Breakage = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def patched(target: Any, **replacements: Any) -> Iterator[None]:
+    """Replace attributes of a module or class for a while."""
+    before = {name: getattr(target, name) for name in replacements}
+    for name, replacement in replacements.items():
+        setattr(target, name, replacement)
+    try:
+        yield
+    finally:
+        for name, original in before.items():
+            setattr(target, name, original)
+
+
+# Promises
+
+
+def votes_are_not_persisted() -> AbstractContextManager[None]:
+    write = replica.Write
+    return patched(replica, Write=lambda **fields: write(**fields | {"hard_state": None}))
+
+
+def nothing_is_synced() -> AbstractContextManager[None]:
+    return patched(SegmentStore, sync=lambda store: None)
+
+
+def promises_leave_before_they_are_durable() -> AbstractContextManager[None]:
+    return patched(Raft, send_when_durable=Raft.send)
+
+
+def a_leader_counts_itself_before_it_is_durable() -> AbstractContextManager[None]:
+    original = leading.advance_commit
+
+    def advance_commit(raft: Raft) -> None:
+        stable_index, raft.stable_index = raft.stable_index, raft.log.last_index
+        original(raft)
+        raft.stable_index = stable_index
+
+    def propose(raft: Raft, entries: list[Entry]) -> None:
+        original_propose(raft, entries)
+        advance_commit(raft)
+
+    original_propose = leading.propose
+    return patched(leading, advance_commit=advance_commit, propose=propose)
+
+
+def a_wiped_replica_votes() -> AbstractContextManager[None]:
+    def sound_hard_state(store: Any, *, join: bool) -> HardState:
+        return store.summary().hard_state or HardState()
+
+    return patched(replica, _sound_hard_state=sound_hard_state)
+
+
+def a_damaged_log_is_cut_and_forgotten() -> AbstractContextManager[None]:
+    def sound_hard_state(store: Any, *, join: bool) -> HardState:
+        summary = store.summary()
+        store.cut_damage()
+        return summary.hard_state or HardState(recovering=join)
+
+    return patched(replica, _sound_hard_state=sound_hard_state)
+
+
+def a_forgetful_voter_counts() -> AbstractContextManager[None]:
+    """As it was at first: its replies kept an old leader in office and committed its entries."""
+    acknowledged, heard = Progress.acknowledged, recovery.heard
+
+    def all_count(progress: Progress, index: int, *, recovering: bool = False) -> bool:
+        return acknowledged(progress, index)
+
+    def all_are_heard(raft: Raft, progress: Progress, reply: AppendReply | HeartbeatReply) -> None:
+        heard(raft, progress, reply)
+        progress.heard_at = raft.clock
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with patched(Progress, acknowledged=all_count), patched(recovery, heard=all_are_heard):
+            yield
+
+    return both()
+
+
+def a_forgetful_voter_is_whole_too_early() -> AbstractContextManager[None]:
+    """As it was at first: a committed entry of the leader's term was enough."""
+
+    def leave(raft: Raft) -> None:
+        if raft.recovering and raft.leader is not None and raft.log.term(raft.commit_index) == raft.term:
+            raft.recovering, raft.vote = False, raft.leader
+
+    return patched(recovery, leave=leave)
+
+
+# Elections
+
+
+def votes_are_counted_twice() -> AbstractContextManager[None]:
+    def handle_vote_reply(raft: Raft, reply: VoteReply) -> None:
+        if reply.source in raft.votes and reply.granted:
+            silent = [voter for voter in raft.configuration.voters if voter not in raft.votes]
+            reply = msgspec.structs.replace(reply, source=silent[0] if silent else reply.source)
+        original(raft, reply)
+
+    original = election.handle_vote_reply
+    return patched(election, handle_vote_reply=handle_vote_reply)
+
+
+def any_log_is_up_to_date() -> AbstractContextManager[None]:
+    original = election.handle_request_vote
+
+    def handle_request_vote(raft: Raft, request: Any) -> None:
+        original(raft, msgspec.structs.replace(request, last_term=1 << 40))
+
+    return patched(election, handle_request_vote=handle_request_vote)
+
+
+# Logs
+
+
+def any_overlap_truncates() -> AbstractContextManager[None]:
+    @contextmanager
+    def both() -> Iterator[None]:
+        with patched(following, _new_entries=lambda raft, entries: entries), _truncation_unchecked():
+            yield
+
+    return both()
+
+
+def truncation_goes_below_the_commit_index() -> AbstractContextManager[None]:
+    original = following.handle_append
+
+    def handle_append(raft: Raft, message: Append) -> None:
+        commit_index, raft.commit_index = raft.commit_index, raft.log.start_index
+        original(raft, message)
+        raft.commit_index = max(raft.commit_index, min(commit_index, raft.log.last_index))
+
+    @contextmanager
+    def all_of_it() -> Iterator[None]:
+        with any_overlap_truncates(), patched(following, handle_append=handle_append):
+            yield
+
+    return all_of_it()
+
+
+def _truncation_unchecked() -> AbstractContextManager[None]:
+    original = Raft.truncate_from
+
+    def truncate_from(raft: Raft, index: int) -> None:
+        commit_index, raft.commit_index = raft.commit_index, 0
+        original(raft, index)
+        raft.commit_index = commit_index
+
+    return patched(Raft, truncate_from=truncate_from)
+
+
+def old_terms_are_committed_by_counting() -> AbstractContextManager[None]:
+    def advance_commit(raft: Raft) -> None:
+        voters = raft.configuration.voters
+        held = sorted(
+            raft.stable_index if voter == raft.replica else raft.progress[voter].counted_index
+            for voter in voters
+        )
+        index = held[len(voters) - raft.configuration.quorum]
+        if index > raft.commit_index:
+            raft.uncommitted_bytes -= raft.log.payload_bytes(raft.commit_index + 1, index)
+            raft.commit(index)
+
+    return patched(leading, advance_commit=advance_commit)
+
+
+def heartbeats_commit_whatever_is_there() -> AbstractContextManager[None]:
+    def send_heartbeats(raft: Raft) -> None:
+        for peer in raft.progress:
+            ends = {"source": raft.replica, "target": peer, "term": raft.term}
+            raft.send(Heartbeat(**ends, commit=raft.commit_index, round=raft.reads.round))
+
+    return patched(leading, send_heartbeats=send_heartbeats)
+
+
+def what_was_read_for_a_follower_is_sent_however_old() -> AbstractContextManager[None]:
+    """As it was at first: another leader may have overwritten it meanwhile."""
+
+    def fetched(raft: Raft, peer: int, entries: list[Entry]) -> None:
+        progress = raft.progress.get(peer)
+        if progress is None:
+            return
+        progress.fetching = False
+        if entries and entries[0].index == progress.next_index > raft.log.start_index:
+            leading._send_append(raft, peer, progress, entries)
+        if entries:
+            leading.feed(raft, peer, progress)
+
+    return patched(leading, fetched=fetched)
+
+
+def two_voters_change_at_once() -> AbstractContextManager[None]:
+    """A configuration counts before the one before it is committed."""
+    original = Raft.propose_configuration
+
+    def propose_configuration(raft: Raft, configuration: Any) -> Any:
+        history, raft.configuration_history = raft.configuration_history, [(0, raft.configuration)]
+        term_start_index, raft.term_start_index = raft.term_start_index, 0
+        refusal = original(raft, configuration)
+        raft.configuration_history = history + raft.configuration_history[1:]
+        raft.term_start_index = term_start_index
+        return refusal
+
+    return patched(Raft, propose_configuration=propose_configuration)
+
+
+# Reads
+
+
+def reads_are_not_confirmed() -> AbstractContextManager[None]:
+    def read(raft: Raft, request: int) -> None:
+        if raft.role is Role.LEADER:
+            raft.answer_reads([ReadReady(request, raft.commit_index)])
+        else:
+            raft._failed_reads.append(request)
+
+    return patched(Raft, read=read)
+
+
+# The partition's state
+
+
+def retries_are_not_recognised() -> AbstractContextManager[None]:
+    return patched(PartitionState, known=lambda state, frame: None)
+
+
+def an_epoch_begins_with_any_sequence() -> AbstractContextManager[None]:
+    """As it was at first: what was sent ahead shut out what came before it."""
+    original = PartitionState.known
+
+    def known(state: PartitionState, frame: bytes) -> int | None:
+        try:
+            return original(state, frame)
+        except proposals.OutOfSequence as error:
+            if "began epoch" in str(error):
+                return None
+            raise
+
+    return patched(PartitionState, known=known)
+
+
+def only_what_is_committed_is_known() -> AbstractContextManager[None]:
+    """A retry is recognised by the committed state alone, and its first copy may still be on its way."""
+    original = Proposals.flush
+
+    def flush(waiting: Proposals, state: PartitionState) -> None:
+        waiting._tail_state._producers = dict(state._producers)
+        original(waiting, state)
+
+    return patched(Proposals, flush=flush)
+
+
+def offsets_are_indexes() -> AbstractContextManager[None]:
+    original = proposals.stamp
+
+    def stamp(frame: bytes, *, index: int, term: int, first_offset: int) -> bytes:
+        return original(frame, index=index, term=term, first_offset=index)
+
+    return patched(proposals, stamp=stamp)
+
+
+def retention_keeps_no_state() -> AbstractContextManager[None]:
+    original = Replica.snapshot_now
+
+    def snapshot_now(one: Replica) -> None:
+        state, one.state = one.state, PartitionState()
+        one.state.next_offset = state.next_offset
+        original(one)
+        one.state = state
+
+    return patched(Replica, snapshot_now=snapshot_now)
+
+
+def the_place_alone_is_acknowledged() -> AbstractContextManager[None]:
+    """As it was at first: whatever another leader committed there."""
+
+    def committed(waiting: Proposals, index: int) -> None:
+        while waiting._waiting and waiting._waiting[0][0] <= index:
+            _, answer, done = waiting._waiting.popleft()
+            done(answer)
+
+    return patched(Proposals, committed=committed)
+
+
+def whoever_leads_no_more_turns_producers_away() -> AbstractContextManager[None]:
+    """As it was at first: a sequence error needed no confirmation."""
+    return patched(Proposals, _refuse=lambda waiting, error, done: done(error))
+
+
+def positions_may_go_back() -> AbstractContextManager[None]:
+    original = replica.PartitionState.fold_all
+
+    def fold_all(state: PartitionState, frames: Any) -> None:
+        positions, state.positions = state.positions, {}
+        original(state, frames)
+        state.positions = positions | state.positions
+
+    return patched(PartitionState, fold_all=fold_all)
+
+
+def a_rejection_of_nothing_is_heeded() -> AbstractContextManager[None]:
+    """As it was at first: the answer to a message of an earlier term was taken for one of this term."""
+    original = leading.handle_append_reply
+
+    def handle_append_reply(raft: Raft, reply: AppendReply) -> None:
+        progress = raft.progress.get(reply.source)
+        if raft.role is Role.LEADER and progress is not None and reply.rejected and reply.index == 0:
+            progress.lost_its_log(-1)
+            leading.feed(raft, reply.source, progress)
+        else:
+            original(raft, reply)
+
+    return patched(leading, handle_append_reply=handle_append_reply)
+
+
+def messages_are_lost_for_good() -> AbstractContextManager[None]:
+    """Nobody finds out that an append was lost: no safety is at stake, but progress is."""
+
+    def find_out(raft: Raft, peer: int, progress: Progress) -> None:
+        pass
+
+    return patched(leading, _find_out=find_out)
+
+
+def no_reply_carries_a_newer_term(message: Message | None = None) -> AbstractContextManager[None]:
+    """Whoever is left behind in an old term is never told."""
+    return patched(following, answer_stale=lambda raft, message: None)
