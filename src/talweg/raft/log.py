@@ -81,6 +81,10 @@ class Log:
         assert first_index >= self._tail_first
         return self._tail[first_index - self._tail_first :]
 
+    def at_hand(self) -> list[Entry]:
+        """Every entry whose payload is at hand. A copy: another thread may look through it."""
+        return self._tail[:]
+
     def slice(self, first_index: int, bytes_max: int) -> list[Entry]:
         """Entries from `first_index` on, up to `bytes_max` of payload but at least one if there is one."""
         assert first_index >= self._tail_first

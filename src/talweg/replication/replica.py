@@ -28,6 +28,7 @@ from talweg.raft import (
     Snapshot,
     configuration_at,
 )
+from talweg.records import Kind, peek
 from talweg.replication.proposals import Done, Proposals
 from talweg.replication.state import PartitionState, Position
 from talweg.storage import LogStore, Write, head_to_drop
@@ -237,8 +238,19 @@ class Replica:
         return self.state.next_offset
 
     def read_frames(self, offset: int, bytes_max: int) -> list[bytes]:
-        """Committed record batches from the one that holds `offset` on."""
-        return self.store.read_frames(offset, bytes_max, min(self.raft.applied_index, self.raft.stable_index))
+        """Committed record batches from the one that holds `offset` on. May be called from any thread."""
+        applied_index = self.raft.applied_index
+        frames = self.store.read_frames(offset, bytes_max, applied_index)
+        # A majority may have on disk what our own has yet to be given: it is committed, and at hand.
+        return frames or self._frames_at_hand(offset, applied_index)
+
+    def _frames_at_hand(self, offset: int, last_index: int) -> list[bytes]:
+        for entry in self.raft.log.at_hand():
+            if entry.kind == Kind.RECORDS and entry.index <= last_index:
+                _, _, first_offset, count, _, _ = peek(entry.payload)
+                if first_offset <= offset < first_offset + count:
+                    return [entry.payload]
+        return []
 
     def fail_all(self, error: TalwegError) -> None:
         """Tell everyone who waits for anything that it will not come."""
