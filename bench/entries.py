@@ -13,9 +13,10 @@ from bench.results import Bound, Missing, Row, Scene, Yielded
 
 ABOUT = """\
 Three processes on loopback with one group; the producer runs inside the leader's process and keeps a
-window of entries under way. Payloads are random bytes. Each Talweg entry is encoded into a frame of its
-own (no compression), and acknowledged once two of three have called fdatasync on it. pysyncobj pickles
-its entry, writes it to a memory-mapped journal, and never calls fsync.
+window of entries under way. Payloads are random bytes, each an entry of its own. Talweg's entries come
+as frames (uncompressed), as a client would send them, and are acknowledged once two of three processes
+have called fdatasync after writing them. pysyncobj pickles its entries, which is a few per cent of its
+work, and writes them to a memory-mapped journal; it never calls fsync.
 
 Both are started afresh for each measurement and take turns, and the figure is the mean of the rounds.
 pysyncobj is measured with several settings, and the best of them counts at each size. All of them have

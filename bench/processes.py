@@ -143,14 +143,17 @@ class Cluster:
             for member in self._members:
                 self.start(member.number)
         except BaseException:
-            self.stop()
+            self.kill_all()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        if kind is None:
+            self.stop()
+        else:
+            self.kill_all()  # whoever pressed Ctrl-C does not want to wait
 
     def start(self, number: int) -> Process:
         """Start one, on whatever its directory holds."""
@@ -162,8 +165,13 @@ class Cluster:
         """End one as a power cut would."""
         self.processes.pop(number).kill()
 
+    def kill_all(self) -> None:
+        """End them all at once."""
+        for number in list(self.processes):
+            self.kill(number)
+
     def stop(self) -> None:
-        """End them all."""
+        """End them all, and let them put their files in order."""
         for process in self.processes.values():
             process.begin_to_stop()
         for process in self.processes.values():

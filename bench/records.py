@@ -47,6 +47,9 @@ def run(scene: Scene, sizes: Sizes) -> Iterator[Yielded]:
         milliseconds = _median_ms(call, sizes.repetitions)
         millions = sizes.messages / milliseconds / 1000
         yield Row(what, milliseconds, "ms", note=f"{millions:,.1f} M messages/s")
+    single = [os.urandom(1 << 10)]
+    call = partial(encode_values, single, timestamp=_TIMESTAMP, codec=Codec.NONE)
+    yield Row("encode, none, a batch of one message of 1 KB", 1000 * _median_ms(call, 1000), "µs")
 
 
 def _ways(values: list[bytes]) -> Iterator[tuple[str, Callable[[], object]]]:

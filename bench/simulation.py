@@ -19,7 +19,7 @@ class Sizes(msgspec.Struct, frozen=True):
     seeds: int
 
 
-FULL = Sizes(seeds=400)
+FULL = Sizes(seeds=200)
 QUICK = Sizes(seeds=40)
 
 

@@ -656,6 +656,23 @@ def test_10_a_snapshot_that_was_lost_is_sent_again() -> None:
     assert group[3].raft.log.start_index == 3
 
 
+def test_10_retention_may_overtake_a_follower_whose_window_is_full() -> None:
+    """Item 10: nothing of what was sent will be acknowledged, and what was to be sent next is gone."""
+    settings = Settings(heartbeat_ticks=2, election_ticks=TIMEOUT, inflight_messages_max=2)
+    group = Group.of(3, settings=settings)
+    leader = group.elect(1)
+    group.tick(TWO_HEARTBEATS)
+    group.cut.add((1, 3))
+    for payload in (b"a", b"b", b"c", b"d"):
+        group.propose(1, payload)
+    leader.snapshot = Snapshot(5, 1, leader.raft.configuration, b"")
+    leader.raft.drop_head(5)
+    assert leader.raft.progress[3].next_index <= leader.raft.log.start_index
+    group.heal()
+    group.tick(3 * SETTINGS.heartbeat_ticks)
+    assert group[3].raft.log.start_index == 5
+
+
 def test_10_entries_that_could_not_be_read_are_asked_for_again() -> None:
     """Item 10: a read that failed is like a message that was lost."""
     leader = make_leader(terms=[1] * 5)
@@ -807,6 +824,18 @@ def test_12_a_follower_refuses_at_once() -> None:
     assert core.failed_reads == [7]
 
 
+def test_12_an_answer_confirms_the_round_it_was_asked_in_and_no_later_one() -> None:
+    """Item 12: when it was given, the later read had not been asked for."""
+    core = make_settled_leader()
+    for request in (7, 8):
+        core.raft.read(request)
+        core.pump()
+    core.step(HeartbeatReply(source=2, target=1, term=1, round=1))
+    assert core.reads == [(7, 1)]
+    core.step(HeartbeatReply(source=2, target=1, term=1, round=2))
+    assert core.reads == [(7, 1), (8, 1)]
+
+
 def test_12_confirmations_of_an_earlier_term_confirm_nothing() -> None:
     """Item 12."""
     core = make_settled_leader()
@@ -869,6 +898,27 @@ def test_13_a_snapshot_brings_the_configuration_that_was_in_force() -> None:
     snapshot = Snapshot(3, 1, talweg.raft.configuration_at(core.raft, 3), b"")
     follower.step(InstallSnapshot(source=1, target=4, term=1, snapshot=snapshot))
     assert follower.raft.configuration == Configuration.of([1, 2, 3], [4])
+
+
+def test_13_a_snapshot_from_before_the_start_of_the_log_replaces_nothing() -> None:
+    """Item 13: it was sent long ago, and a newer one came first."""
+    core = make(term=1)
+    for index in (9, 4):
+        snapshot = Snapshot(index, 1, Configuration.of([1, 2, 3]), b"")
+        (reply,) = core.step(InstallSnapshot(source=2, target=1, term=1, snapshot=snapshot))
+        assert reply == AppendReply(source=1, target=2, term=1, index=9)
+    assert (core.raft.log.start_index, core.raft.commit_index) == (9, 9)
+
+
+def test_13_every_rejection_leads_further_back() -> None:
+    """Item 13: whatever the hint says, no place is tried twice, so that rejections come to an end."""
+    leader = make_settled_leader()
+    leader.propose(b"a", b"b")
+    leader.acknowledge(2, 3)
+    ends: dict[str, Any] = {"source": 2, "target": 1, "term": 1, "recovering": True, "hint_term": 1}
+    for index in (3, 2, 1):
+        (sent,) = appends(leader.step(AppendReply(**ends, index=index, rejected=True, hint_index=3)))
+        assert sent.prev_index == index - 1
 
 
 def test_13_a_follower_that_lost_its_disk_is_fed_from_below_the_start_of_the_log() -> None:
@@ -1012,6 +1062,18 @@ def test_02_who_has_forgotten_votes_again_once_it_holds_all_that_it_may_have_ack
     core.step(append(term=1, prev=(3, 1), terms=[1], commit=4))
     assert not core.is_forgetful()
     assert core.hard_state == HardState(1, 2)  # its vote of this term, whatever it was, is the leader's
+
+
+def test_02_who_has_forgotten_waits_until_what_it_got_back_is_durable() -> None:
+    """Item 2: otherwise a crash could make it forget once more, and vote all the same."""
+    core = make(recovering=True)
+    core.disk_runs = False
+    core.step(append(term=1, terms=[1, 1], commit=2, recovery_index=2))
+    assert core.is_forgetful()
+    core.disk_runs = True
+    core.pump()
+    assert not core.is_forgetful()
+    assert core.hard_state == HardState(1, 2)
 
 
 def test_02_what_recovery_waits_for_begins_anew_with_each_leader() -> None:

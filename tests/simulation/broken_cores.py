@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from talweg.errors import DamagedLog, OutOfSequence, StorageError
 from talweg.raft import (
     Append,
     AppendReply,
@@ -17,7 +18,6 @@ from talweg.raft import (
     HardState,
     Heartbeat,
     HeartbeatReply,
-    Message,
     Raft,
     ReadReady,
     Role,
@@ -25,13 +25,19 @@ from talweg.raft import (
     election,
     following,
     leading,
+    membership,
     recovery,
 )
 from talweg.raft.progress import Progress
+from talweg.records import stamp
 from talweg.replication import proposals, replica
 from talweg.replication.proposals import Proposals
 from talweg.replication.replica import Replica
 from talweg.replication.state import PartitionState
+from talweg.storage import Write, index_cache, loading, log_writer
+from talweg.storage.loading import load
+from talweg.storage.recovery import Start, load_points, read_contents
+from talweg.storage.scan import UnsoundEntry
 from talweg.storage.segment_store import SegmentStore
 
 Breakage = Callable[[], AbstractContextManager[None]]
@@ -54,8 +60,7 @@ def patched(target: Any, **replacements: Any) -> Iterator[None]:
 
 
 def votes_are_not_persisted() -> AbstractContextManager[None]:
-    write = replica.Write
-    return patched(replica, Write=lambda **fields: write(**fields | {"hard_state": None}))
+    return patched(replica, Write=lambda **fields: Write(**fields | {"hard_state": None}))
 
 
 def nothing_is_synced() -> AbstractContextManager[None]:
@@ -213,22 +218,6 @@ def heartbeats_commit_whatever_is_there() -> AbstractContextManager[None]:
     return patched(leading, send_heartbeats=send_heartbeats)
 
 
-def what_was_read_for_a_follower_is_sent_however_old() -> AbstractContextManager[None]:
-    """As it was at first: another leader may have overwritten it meanwhile."""
-
-    def fetched(raft: Raft, peer: int, entries: list[Entry]) -> None:
-        progress = raft.progress.get(peer)
-        if progress is None:
-            return
-        progress.fetching = False
-        if entries and entries[0].index == progress.next_index > raft.log.start_index:
-            leading._send_append(raft, peer, progress, entries)
-        if entries:
-            leading.feed(raft, peer, progress)
-
-    return patched(leading, fetched=fetched)
-
-
 def two_voters_change_at_once() -> AbstractContextManager[None]:
     """A configuration counts before the one before it is committed."""
     original = Raft.propose_configuration
@@ -271,7 +260,7 @@ def an_epoch_begins_with_any_sequence() -> AbstractContextManager[None]:
     def known(state: PartitionState, frame: bytes) -> int | None:
         try:
             return original(state, frame)
-        except proposals.OutOfSequence as error:
+        except OutOfSequence as error:
             if "began epoch" in str(error):
                 return None
             raise
@@ -291,12 +280,10 @@ def only_what_is_committed_is_known() -> AbstractContextManager[None]:
 
 
 def offsets_are_indexes() -> AbstractContextManager[None]:
-    original = proposals.stamp
+    def stamp_with_index(frame: bytes, *, index: int, term: int, first_offset: int) -> bytes:
+        return stamp(frame, index=index, term=term, first_offset=index)
 
-    def stamp(frame: bytes, *, index: int, term: int, first_offset: int) -> bytes:
-        return original(frame, index=index, term=term, first_offset=index)
-
-    return patched(proposals, stamp=stamp)
+    return patched(proposals, stamp=stamp_with_index)
 
 
 def retention_keeps_no_state() -> AbstractContextManager[None]:
@@ -311,24 +298,13 @@ def retention_keeps_no_state() -> AbstractContextManager[None]:
     return patched(Replica, snapshot_now=snapshot_now)
 
 
-def the_place_alone_is_acknowledged() -> AbstractContextManager[None]:
-    """As it was at first: whatever another leader committed there."""
-
-    def committed(waiting: Proposals, index: int) -> None:
-        while waiting._waiting and waiting._waiting[0][0] <= index:
-            _, answer, done = waiting._waiting.popleft()
-            done(answer)
-
-    return patched(Proposals, committed=committed)
-
-
 def whoever_leads_no_more_turns_producers_away() -> AbstractContextManager[None]:
     """As it was at first: a sequence error needed no confirmation."""
     return patched(Proposals, _refuse=lambda waiting, error, done: done(error))
 
 
 def positions_may_go_back() -> AbstractContextManager[None]:
-    original = replica.PartitionState.fold_all
+    original = PartitionState.fold_all
 
     def fold_all(state: PartitionState, frames: Any) -> None:
         positions, state.positions = state.positions, {}
@@ -362,6 +338,81 @@ def messages_are_lost_for_good() -> AbstractContextManager[None]:
     return patched(leading, _find_out=find_out)
 
 
-def no_reply_carries_a_newer_term(message: Message | None = None) -> AbstractContextManager[None]:
+def no_reply_carries_a_newer_term() -> AbstractContextManager[None]:
     """Whoever is left behind in an old term is never told."""
     return patched(following, answer_stale=lambda raft, message: None)
+
+
+# The disk
+
+
+def a_meta_file_is_believed_after_its_sync_failed() -> AbstractContextManager[None]:
+    """As it was at first: what the kernel remembered was taken for durable, and the log was thrown away."""
+
+    def trusting_load(*arguments: Any, in_doubt: bool) -> Any:
+        return load(*arguments, in_doubt=False)
+
+    return patched(log_writer, load=trusting_load)
+
+
+def damage_hides_what_comes_before_it() -> AbstractContextManager[None]:
+    """As it was at first: a segment without an index, with damage in it, sent the store round in circles."""
+
+    def impatient_load_points(files: Any, segment: Any) -> Any:
+        points = load_points(files, segment)
+        start = Start(
+            segment.contents.first_index, segment.contents.first_offset, 0, segment.contents.first_position
+        )
+        with segment.log as file:
+            found, problem = read_contents(
+                file, start, segment.contents.log_bytes, segment.contents.interval_bytes, bodies=False
+            )
+        if problem is not None:
+            raise UnsoundEntry(found.last_index + 1, str(problem))
+        return points
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with (
+            patched(index_cache, load_points=impatient_load_points),
+            patched(loading, load_points=impatient_load_points),
+        ):
+            yield
+
+    return both()
+
+
+def a_disk_that_cannot_be_read_stops_the_replica() -> AbstractContextManager[None]:
+    """As it was at first: entries to be applied that could not be read raised out of the pump."""
+    original = Replica._entries
+
+    def entries(one: Replica, first_index: int, last_index: int) -> list[Entry]:
+        try:
+            return original(one, first_index, last_index)
+        except DamagedLog:
+            raise
+        except StorageError as error:
+            raise RuntimeError("the replica has stopped") from error
+
+    return patched(Replica, _entries=entries)
+
+
+def the_disk_is_read_up_to_what_is_applied() -> AbstractContextManager[None]:
+    """As it was for an hour: there it may still hold what another leader has overwritten."""
+
+    def read_frames(one: Replica, offset: int, bytes_max: int) -> list[bytes]:
+        return one.store.read_frames(offset, bytes_max, one.raft.applied_index)
+
+    return patched(Replica, read_frames=read_frames)
+
+
+# Progress
+
+
+def who_leaves_itself_out_does_not_stand() -> AbstractContextManager[None]:
+    """As it was at first: whoever alone held the change that removed it kept everybody from winning."""
+
+    def may_stand(raft: Raft) -> bool:
+        return raft.replica in raft.configuration.voters
+
+    return patched(membership, may_stand=may_stand)

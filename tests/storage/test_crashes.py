@@ -151,8 +151,8 @@ def test_a_crash_while_a_group_is_deleted_leaves_it_whole_or_gone() -> None:
                 assert picture(open_log(files)) == old
                 segment_stores(files).delete(GROUP)
             assert segment_stores(files).groups() == {}
-            store = open_log_of(files, 2)
-            assert store.summary().last_index == 0
-            assert store.summary().hard_state is None
-            goes_on(store)
+            again = open_log_of(files, 2)
+            assert again.summary().last_index == 0
+            assert again.summary().hard_state is None
+            goes_on(again)
         steps += 1

@@ -11,8 +11,9 @@ from storage.disk_scenarios import SCENARIOS, Scenario, allowed, open_log, pictu
 from storage.logs import EVERYTHING, LogMaker, contents, snapshot_at, values, write
 from talweg.errors import StorageError, StorageFull
 from talweg.raft import HardState
-from talweg.storage import SegmentStores, Write
+from talweg.storage import LogStore, SegmentStores, Write
 from talweg.storage.files import File, RealFiles
+from talweg.storage.meta_file import Meta, create_meta, write_meta
 from talweg.testing.disk import SimulatedFiles
 
 DOINGS = ("write", "sync", "truncate", "rename", "remove", "open", "sync_directory")
@@ -74,7 +75,6 @@ def test_a_hard_state_can_be_written_on_a_full_disk() -> None:
 def test_the_head_can_be_dropped_on_a_full_disk() -> None:
     files, store = prepared(SCENARIOS[0])
     files.space_bytes = 0
-    store.save_snapshot  # noqa: B018 - needs space, so it was done in good time
     store.drop_head(5)
     assert open_log(files).summary().start_index == 5
 
@@ -178,11 +178,8 @@ def test_a_failure_at_any_step_changes_nothing_and_the_same_can_be_tried_again(
         after += 1
 
 
-def retry(scenario: Scenario, store: "object", old_count: int, new_count: int) -> None:
+def retry(scenario: Scenario, store: LogStore, old_count: int, new_count: int) -> None:
     """What the driver does: a write that failed is done again, a sync is done again."""
-    from talweg.storage.segment_store import SegmentStore
-
-    assert isinstance(store, SegmentStore)
     if scenario.partly and len(contents(store)) == new_count > old_count:
         store.sync()
     else:
@@ -276,6 +273,38 @@ def test_a_failed_sync_of_the_hard_state_is_not_believed_either() -> None:
     store.sync()
     files.crash(Random(1))
     assert open_log(files).summary().hard_state == HardState(2, 2)
+
+
+def test_what_a_failed_write_left_is_cut_also_when_it_was_the_sync_that_failed() -> None:
+    """A segment is synced before the next one is made. When that fails, half the write is in the file."""
+    files, store = prepared(SCENARIOS[0])
+    store.write(Write(entries=[LogMaker(30, 1, 29).noop()]))
+    size = store.summary().log_bytes
+    files.fail_next("sync")
+    with pytest.raises(StorageError):
+        store.write(Write(entries=LogMaker(31, 1, 29).batches(40)))
+    logs = [name for name in files.list(GROUP) if name.endswith(".log")]
+    assert sum(len(files.content(f"{GROUP}/{name}")) for name in logs) == size
+    store.sync()
+    files.crash(Random(1))
+    assert len(contents(open_log(files))) == 31
+
+
+def test_the_slots_of_the_meta_file_are_never_written_together() -> None:
+    """A disk may write in any order: one slot is durable before the other is touched."""
+    done: list[str] = []
+
+    class Watched(SimulatedFiles):
+        def acting(self, doing: str) -> None:
+            done.append(doing)
+            super().acting(doing)
+
+    files = Watched()
+    files.make_directory(GROUP)
+    create_meta(files, GROUP, Meta(1))
+    done.clear()
+    write_meta(files, GROUP, Meta(1, start_index=5))
+    assert done == ["write", "sync", "write", "sync"]
 
 
 def test_reads_go_on_while_the_disk_fails_to_write() -> None:

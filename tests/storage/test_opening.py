@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from storage.logs import LogMaker, write
-from talweg.errors import InvalidSetting
+from talweg.errors import InvalidSetting, StorageError
 from talweg.storage import MemoryStores, SegmentStores, head_to_drop, open_stores
 from talweg.storage.contract import SnapshotMark
 
@@ -63,10 +63,21 @@ def test_a_wrong_setting_is_refused_and_says_what_was_expected(url: str) -> None
         open_stores(url)
 
 
-def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InvalidSetting, match="cannot be made"):
+    with pytest.raises(InvalidSetting, match="cannot be used"):
         open_stores(str(tmp_path / "file" / "logs"))
+
+
+def test_a_directory_in_use_is_refused_until_it_is_closed(tmp_path: Path) -> None:
+    stores = open_stores(str(tmp_path))
+    stores.open("group", 1)
+    with pytest.raises(StorageError, match="in use"):
+        open_stores(f"segments://{tmp_path}")
+    stores.close()
+    again = open_stores(str(tmp_path))
+    assert again.groups() == {"group": 1}
+    again.close()
 
 
 # What retention chooses

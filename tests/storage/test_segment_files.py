@@ -167,6 +167,16 @@ def test_an_index_of_another_segment_is_not_believed() -> None:
     assert contents(store) == entries
 
 
+def test_a_segment_that_is_cut_has_no_index_that_says_otherwise() -> None:
+    files, entries = written(100)
+    store = open_log(files)
+    base = int(names(files, ".log")[2].removesuffix(".log"))
+    store.write(Write(truncate_from=base + 3))
+    assert [name.replace(".index", ".log") for name in names(files, ".index")] == names(files, ".log")[:2]
+    assert names(files, ".log")[-1] == f"{base:020}.log"
+    assert contents(open_log(files)) == entries[: base + 2]
+
+
 def test_a_large_sealed_log_is_opened_without_reading_the_messages() -> None:
     files = SimulatedFiles()
     store = SegmentStores(files, segment_bytes=200_000).open(GROUP, 1)

@@ -322,7 +322,7 @@ class Raft:
     @property
     def may_campaign(self) -> bool:
         """A voter with a sound disk and a log it has not lost."""
-        return self.replica in self.configuration.voters and not self.recovering and not self.disk_failed
+        return not self.recovering and not self.disk_failed and membership.may_stand(self)
 
     def send(self, message: Message) -> None:
         """To leave at once."""

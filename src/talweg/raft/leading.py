@@ -246,8 +246,7 @@ def advance_commit(raft: "Raft") -> None:
     """Commit what a majority of the voters has on disk, if it is of this term (paper, 5.4.2)."""
     voters = raft.configuration.voters
     held = sorted(
-        raft.stable_index if voter == raft.replica else raft.progress[voter].counted_index
-        for voter in voters
+        raft.stable_index if voter == raft.replica else raft.progress[voter].counted_index for voter in voters
     )
     index = held[len(voters) - raft.configuration.quorum]
     if index <= raft.commit_index or raft.log.term(index) != raft.term:

@@ -66,6 +66,20 @@ def configuration_at(raft: "Raft", index: int) -> Configuration:
     raise AssertionError("the history reaches back to the log's start")
 
 
+def may_stand(raft: "Raft") -> bool:
+    """Whether this replica is a voter, or was one until a change that is not committed yet.
+
+    It may be the only one to hold that change, and thereby the longest log: if it did not stand, and
+    refused the others its vote, nobody could win (thesis, section 4.2.2).
+    """
+    for at, configuration in reversed(raft.configuration_history):
+        if raft.replica in configuration.voters:
+            return True
+        if at <= raft.commit_index:
+            return False
+    return False
+
+
 def _take_effect(raft: "Raft") -> None:
     raft.configuration = raft.configuration_history[-1][1]
     if raft.role is not Role.LEADER:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from talweg.errors import NotLeader, OutOfSequence, Overloaded, TalwegError
+from talweg.errors import DamagedLog, NotLeader, OutOfSequence, Overloaded, StorageError, TalwegError
 from talweg.raft import CONFIGURATION, NOOP, Entry, Raft, Refusal
 from talweg.records import Kind, encode_frame, peek, stamp
 from talweg.replication.state import PartitionState, Position, encode_positions
@@ -72,9 +72,15 @@ class Proposals:
             return
         refusal = self._raft.refuses(0)
         if refusal is not None:
-            self.fail_all(self.refused(refusal))
+            self._fail_gathered(self.refused(refusal))
             return
-        self._bring_tail_up_to_date(state)
+        try:
+            self._bring_tail_up_to_date(state)
+        except DamagedLog:
+            raise
+        except StorageError as error:
+            self._fail_gathered(error)  # the disk cannot be read now; who tries again may find that it can
+            return
         frames, self._frames, self._frames_bytes = self._frames, [], 0
         positions, self._positions = self._positions, []
         entries: list[Entry] = []
@@ -102,9 +108,15 @@ class Proposals:
     def fail_all(self, error: TalwegError) -> None:
         """Tell everyone who waits."""
         told = [done for _, _, done in self._waiting]
-        told += [done for _, done in self._frames]
-        told += [done for _, done in self._positions]
         self._waiting.clear()
+        for done in told:
+            done(error)
+        self._fail_gathered(error)
+
+    def _fail_gathered(self, error: TalwegError) -> None:
+        # Those that are not in the log. The others still wait, for a majority or for another leader.
+        told = [done for _, done in self._frames]
+        told += [done for _, done in self._positions]
         self._frames, self._frames_bytes, self._positions = [], 0, []
         for done in told:
             done(error)
@@ -162,10 +174,11 @@ class Proposals:
         # committed yet. A leader never truncates its own log, so within a term the tail only grows.
         if self._term == self._raft.term:
             return
-        self._tail_state, self._term = state.copy(), self._raft.term
+        tail = state.copy()
         index, last_index = self._raft.applied_index, self._raft.log.last_index
         while index < last_index:
             for entry in self._read_entries(index + 1, last_index):
                 if entry.kind not in (NOOP, CONFIGURATION):
-                    self._tail_state.fold(entry.payload)
+                    tail.fold(entry.payload)
                 index = entry.index
+        self._tail_state, self._term = tail, self._raft.term

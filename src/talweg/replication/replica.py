@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from talweg.errors import TalwegError
+from talweg.errors import DamagedLog, StorageError, TalwegError
 from talweg.raft import (
     AppendReply,
     Configuration,
@@ -21,6 +21,7 @@ from talweg.raft import (
     Log,
     Message,
     Raft,
+    ReadReady,
     Ready,
     Refusal,
     Role,
@@ -111,6 +112,7 @@ class Replica:
         self._drop_wanted: int | None = None
         self._fetches: list[FetchEntries | FetchSnapshot] = []
         self._reads: dict[int, Callable[[TalwegError | None], None]] = {}
+        self._confirmed: list[ReadReady] = []  # to be answered once their index is applied
         self._read_number = 0
 
     # What happens
@@ -170,6 +172,8 @@ class Replica:
         self._proposals.flush(self.state)
         while self.raft.has_ready:
             self._take(self.raft.ready())
+        if self.raft.applied_index < self.raft.commit_index:
+            self._apply()  # what could not be read from the disk then, perhaps can now
         self._proposals.fail_unless_leading()
 
     def take_job(self) -> Job | None:
@@ -240,7 +244,8 @@ class Replica:
     def read_frames(self, offset: int, bytes_max: int) -> list[bytes]:
         """Committed record batches from the one that holds `offset` on. May be called from any thread."""
         applied_index = self.raft.applied_index
-        frames = self.store.read_frames(offset, bytes_max, applied_index)
+        # Not beyond what is stable: there the disk may still hold what another leader has overwritten.
+        frames = self.store.read_frames(offset, bytes_max, min(applied_index, self.raft.stable_index))
         # A majority may have on disk what our own has yet to be given: it is committed, and at hand.
         return frames or self._frames_at_hand(offset, applied_index)
 
@@ -288,28 +293,42 @@ class Replica:
             else:
                 # A promise about what an earlier Ready wrote: it waits for that one.
                 self._queued.append((ready.number, None, ready.messages_after))
-        if ready.commit_index > self.raft.applied_index:
-            self._apply(ready.commit_index)
-        for read in ready.reads:
-            if (done := self._reads.pop(read.request, None)) is not None:
-                done(None)
+        self._confirmed.extend(ready.reads)
+        if self._confirmed or ready.commit_index > self.raft.applied_index:
+            self._apply()
         for request in ready.failed_reads:
             if (done := self._reads.pop(request, None)) is not None:
                 done(self.refused(Refusal.NOT_LEADER))
 
-    def _apply(self, commit_index: int) -> None:
-        index = self.raft.applied_index
-        while index < commit_index:
-            entries = self._entries(index + 1, commit_index)
-            frames = [entry.payload for entry in entries if entry.kind > LAST_BARE_KIND]
-            self.state.fold_all(frames)
-            self._bytes_since_snapshot += sum(map(len, frames))
-            index = entries[-1].index
-        self.raft.applied(index)
-        self._proposals.committed(index)
-        self.on_applied()
-        if self._bytes_since_snapshot >= self._snapshot_interval_bytes:
-            self.snapshot_now()
+    def _apply(self) -> None:
+        raft = self.raft
+        before = raft.applied_index
+        try:
+            while raft.applied_index < raft.commit_index:
+                entries = self._entries(raft.applied_index + 1, raft.commit_index)
+                frames = [entry.payload for entry in entries if entry.kind > LAST_BARE_KIND]
+                self.state.fold_all(frames)
+                self._bytes_since_snapshot += sum(map(len, frames))
+                raft.applied(entries[-1].index)
+        except DamagedLog:
+            raise
+        except StorageError:
+            pass  # the disk cannot be read now: whoever waits for these entries waits for the next pump
+        if raft.applied_index > before:
+            self._proposals.committed(raft.applied_index)
+            self.on_applied()
+            if self._bytes_since_snapshot >= self._snapshot_interval_bytes:
+                self.snapshot_now()
+        if self._confirmed:
+            self._answer_reads()
+
+    def _answer_reads(self) -> None:
+        confirmed, self._confirmed = self._confirmed, []
+        for read in confirmed:
+            if read.index > self.raft.applied_index:
+                self._confirmed.append(read)
+            elif (done := self._reads.pop(read.request, None)) is not None:
+                done(None)
 
     def _entries(self, first_index: int, last_index: int) -> list[Entry]:
         if first_index >= self.raft.log.tail_first:

@@ -80,7 +80,9 @@ def packets(messages: Iterable[tuple[int, Message]]) -> list[bytes]:
         if kind is Heartbeat:
             heartbeats.append(_HEARTBEAT.pack(group, message.term, message.commit, message.round))  # type: ignore[attr-defined]
         elif kind is HeartbeatReply:
-            replies.append(_HEARTBEAT_REPLY.pack(group, message.term, message.round, message.life, message.recovering))  # type: ignore[attr-defined]
+            assert isinstance(message, HeartbeatReply)
+            fields = message.term, message.round, message.life, message.recovering
+            replies.append(_HEARTBEAT_REPLY.pack(group, *fields))
         else:
             parts.extend(_message_parts(group, message))
     if heartbeats:
@@ -133,7 +135,7 @@ def read_packet(packet: bytes, source: int, target: int) -> Iterator[tuple[int, 
                     Heartbeat(source=source, target=target, term=term, commit=commit, round=round_number),
                 )
         elif packet[0] == _HEARTBEAT_REPLIES:
-            for group, term, round_number, life, flags in _HEARTBEAT_REPLY.iter_unpack(memoryview(packet)[1:]):
+            for group, term, round_number, life, flags in _HEARTBEAT_REPLY.iter_unpack(packet[1:]):
                 yield (
                     group,
                     HeartbeatReply(

@@ -6,7 +6,8 @@ Calls block. `write` and `sync` come from one thread at a time; reads may come f
 any time, also while a `sync` is under way.
 
 Every frame, whatever its kind, carries `first_offset` and `count`, so the offset that follows an
-entry is always `first_offset + count`; entries that hold no messages have a count of 0.
+entry is always `first_offset + count`; entries that hold no messages have a count of 0. All numbers
+(indexes, terms, offsets, timestamps, replicas, incarnations) are below 2**63.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +35,10 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class LogSummary(msgspec.Struct, frozen=True):
-    """What a restarting replica needs to know of its log, without reading the messages."""
+    """What a restarting replica needs to know of its log, without reading the messages.
+
+    Where there is damage, the log ends before it as far as this summary is concerned.
+    """
 
     hard_state: HardState | None  # None: never written, the store is new
     start_index: int  # the entry before the first one kept; 0 if nothing was ever dropped
@@ -69,18 +73,29 @@ class LogStore(ABC):
         """Carry it out in order. Durable only after the next `sync`.
 
         Raises StorageFull or StorageError; then nothing of this write is visible, and the same
-        write may be tried again.
+        write may be tried again. (A disk that fails half-way through a snapshot or a truncation may
+        leave all of it visible instead; trying again is right all the same.) Nothing is built on a
+        damaged log: until `cut_damage`, entries and truncations raise DamagedLog, while a hard state
+        is taken, and so is a snapshot, which replaces the damage with all the rest.
+
+        After a crash before the `sync`, any part of what was written may be there, entries in order:
+        the log may then end in a term that is higher than the hard state's.
         """
 
     @abstractmethod
     def sync(self) -> None:
-        """Everything written so far is on disk when this returns."""
+        """Everything written so far is on disk when this returns.
+
+        Raises StorageFull or StorageError; then nothing since the last sync may be taken for durable.
+        It is all still visible, and the next `sync` tries again.
+        """
 
     @abstractmethod
     def read(self, first_index: int, bytes_max: int, last_index: int | None = None) -> list[Entry]:
         """Entries from `first_index` on, up to `bytes_max` but at least one if there is one.
 
-        Raises OffsetOutOfRange below the log's start, DamagedLog where a frame is not sound.
+        Raises OffsetOutOfRange below the log's start, DamagedLog where a frame is not sound: what
+        comes before it is given first, and the damage is then in `summary` too.
         """
 
     @abstractmethod
@@ -109,7 +124,10 @@ class LogStore(ABC):
 
     @abstractmethod
     def drop_head(self, index: int) -> None:
-        """Forget the log up to and including `index`, where a snapshot is kept. Older snapshots go too."""
+        """Forget the log up to and including `index`, where a snapshot is kept. Older snapshots go too.
+
+        Durable. What is gone already is no error. Must work on a full disk: that is when it is needed.
+        """
 
     @abstractmethod
     def cut_damage(self) -> None:

@@ -4,10 +4,13 @@ An argument rather than a global, so that tests and the simulation can give a di
 writes short, or that loses its unsynced tail in a crash.
 """
 
+import fcntl
 import os
 import shutil
 from pathlib import Path
 from typing import Protocol
+
+from talweg.errors import StorageError
 
 
 class File(Protocol):
@@ -59,6 +62,9 @@ class Files(Protocol):
     def sync_directory(self, directory: str) -> None:
         """Names made, renamed or removed in it are durable."""
 
+    def unlock(self) -> None:
+        """Others may use it again, if it was kept from them."""
+
 
 class RealFile:
     """A descriptor with positional reads and writes."""
@@ -93,6 +99,7 @@ class RealFiles:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
         self.root.mkdir(parents=True, exist_ok=True)
+        self._lock_descriptor = -1
 
     def open(self, path: str) -> RealFile:
         return RealFile(self.root / path)
@@ -124,3 +131,21 @@ class RealFiles:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def lock(self) -> None:
+        """Keep everyone else out until `unlock`, or until this process ends. Raises StorageError."""
+        assert self._lock_descriptor < 0, "locked already"
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            # Two brokers on one directory would write over each other's logs.
+            raise StorageError(f"{self.root} is in use by another process") from error
+        self._lock_descriptor = descriptor
+
+    def unlock(self) -> None:
+        """Let others in again."""
+        if self._lock_descriptor >= 0:
+            os.close(self._lock_descriptor)
+            self._lock_descriptor = -1

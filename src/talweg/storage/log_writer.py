@@ -267,7 +267,7 @@ class LogWriter:
         frames = self._framed(from_index, survey.next_offset, entries)
         meta = self._without_tail(from_index, from_index if frames else None)
         remains = None
-        if survey.place.position > 0 and survey.points:
+        if frames and survey.place.position > 0 and survey.points:
             segment = self.view.segments[survey.place.number]
             remains = (segment.index_path, self._reader.contents_until(self.view, from_index - 1))
         self._replace(meta, frames, None, hard_state, remains)

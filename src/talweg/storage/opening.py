@@ -39,6 +39,8 @@ def _files(path: str, url: str) -> RealFiles:
     if not path or "\0" in path:
         raise InvalidSetting(f"storage {url!r}: {_EXPECTED}")
     try:
-        return RealFiles(path)
+        files = RealFiles(path)
+        files.lock()
     except OSError as error:
-        raise InvalidSetting(f"storage {url!r}: the directory cannot be made: {error}") from error
+        raise InvalidSetting(f"storage {url!r}: the directory cannot be used: {error}") from error
+    return files

@@ -112,8 +112,11 @@ class SegmentStores(LogStores):
     def close(self) -> None:
         """Close every store that is open."""
         with self._lock:
-            for store in list(self._open.values()):
-                store.close()
+            try:
+                for store in list(self._open.values()):
+                    store.close()
+            finally:
+                self._files.unlock()
 
     def _forget(self, group: str) -> None:
         with self._lock:

@@ -364,6 +364,9 @@ class SimulatedFiles:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory)
         node.sync()
 
+    def unlock(self) -> None:
+        """Nobody else can see it anyway."""
+
     def _find(self, path: str) -> _Node | None:
         node: _Node | None = self._root
         for name in path.split("/") if path else ():

@@ -14,16 +14,18 @@ from talweg.replication.replica import Job, Replica
 from talweg.storage import Write
 from talweg.testing.disk import PowerCut
 from talweg.testing.node import GROUP, SimulatedNode
+from talweg.testing.simulation.describe import describe
 from talweg.testing.simulation.disk_trouble import TroubledFiles
 from talweg.testing.simulation.durable import DurableLog
 from talweg.testing.simulation.history import Violation
-from talweg.testing.simulation.network import describe
 from talweg.testing.simulation.schedule import TICK_US, Action
 
 if TYPE_CHECKING:
     from talweg.testing.simulation.cluster import Cluster
 
 _START_RETRY_TICKS = 5
+_LATE_READS = 0.05  # share of reads for followers whose result comes late
+_LATE_READ_TICKS_MAX = 80
 
 
 class Broker:
@@ -326,8 +328,10 @@ class Broker:
             if result is None and self._running().store.summary().damage is not None:
                 self.reopen()
                 return
-            # What was read may be old when the core gets it.
-            self._disk(lambda: self._fetched(fetch, result))
+            # What was read may be old when the core gets it: a thread may have been left waiting.
+            late = self._random.random() < _LATE_READS
+            delay_us = self._random.randrange(_LATE_READ_TICKS_MAX * TICK_US) if late else None
+            self._disk(lambda: self._fetched(fetch, result), delay_us)
 
         return read
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from talweg.testing.simulation.broker import Broker
     from talweg.testing.simulation.cluster import Cluster
 
-_TIMEOUT_TICKS = 40  # without an answer: try again
 _LOST_REQUESTS = 0.03
 _LOST_ANSWERS = 0.03
 
@@ -79,7 +78,7 @@ class Client(ABC):
             else:
                 broker.do(f"{self.name} {text}", lambda: ask(broker, replica, answer))
 
-        self.later(_TIMEOUT_TICKS, lambda: settle(NotLeader("no answer in time")))
+        self.later(self.cluster.profile.client_timeout_ticks, lambda: settle(NotLeader("no answer in time")))
         if self.random.random() >= _LOST_REQUESTS:
             self.later(self._way_ticks(), arrive)
 
@@ -106,7 +105,7 @@ class Batch(msgspec.Struct, eq=False):
 
 
 class Producer(Client):
-    """Sends batches of 1–5 messages. With an epoch, several at once; without an id, each at least once."""
+    """Sends batches of one to five messages: with an epoch several at once, without an id at least once."""
 
     def __init__(self, number: int, cluster: "Cluster", random: Random) -> None:
         super().__init__(f"producer {number}", cluster, random)
@@ -130,7 +129,7 @@ class Producer(Client):
             return
         if self.epoch >= 0 and self.random.random() < 0.02:
             self._begin_epoch()
-        fresh = []
+        fresh: list[Batch] = []
         while self._may_send_ahead() and len(fresh) < 2:
             batch = self._make()
             self._open.append(batch)
@@ -187,7 +186,11 @@ class Producer(Client):
 
             replica.append(frames, done)
 
-        self.ask(f"sends {len(batches)}, attempt {batches[0].attempts}", ask, lambda o: self._answered(batches, oldest, o))
+        self.ask(
+            f"sends {len(batches)}, attempt {batches[0].attempts}",
+            ask,
+            lambda o: self._answered(batches, oldest, o),
+        )
 
     def _acknowledged(self, broker: "Broker", batches: list[Batch], outcome: Sequence[Appended]) -> None:
         if len(outcome) != len(batches):
@@ -211,7 +214,7 @@ class Producer(Client):
             self.counts["answers: out_of_sequence"] += 1
             if oldest and batches[0] in self._open:
                 raise Violation(f"{self.name}, who left nothing out, was told: {outcome}")
-        elif not outcome.retriable and outcome.code not in {"storage_error"}:
+        elif not outcome.retriable and not isinstance(outcome, StorageError):
             raise Violation(f"{self.name} was told: {outcome!r}")
         self.later(self.random.uniform(1, 15), lambda: self._retry(batches))
 

@@ -57,13 +57,12 @@ class Cluster:
     def configurations(self) -> list[Configuration]:
         """The one last committed, and all in anybody's log that may yet follow it."""
         index, committed = self.history.configurations[-1]
-        later: dict[int, Configuration] = {}
+        later: list[tuple[int, Configuration]] = []
         for broker in self.brokers.values():
             raft = broker.replica.raft if broker.replica is not None else None
-            for at, configuration in raft.configuration_history if raft else broker.configurations:
-                if at > index:
-                    later[at] = configuration
-        return [committed, *(later[at] for at in sorted(later))]
+            held = raft.configuration_history if raft else broker.configurations
+            later += [(at, configuration) for at, configuration in held if at > index]
+        return [committed, *(configuration for _, configuration in later)]
 
     def may_lose(self, number: int) -> bool:
         """Whether the promises still hold if this broker loses its disk: a majority keeps theirs."""

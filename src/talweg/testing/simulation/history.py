@@ -68,7 +68,9 @@ class History:
             (entry.index, entry.term), KnownEntry(entry.kind, entry.payload, previous_term)
         )
         if (known.kind, known.payload) != (entry.kind, entry.payload):
-            raise Violation(f"entry {entry.index} of term {entry.term} on broker {broker} is not the known one")
+            raise Violation(
+                f"entry {entry.index} of term {entry.term} on broker {broker} is not the known one"
+            )
         if previous_term is not None and known.previous_term not in (None, previous_term):
             raise Violation(
                 f"broker {broker} has entry {entry.index} of term {entry.term} after one of term "

@@ -5,7 +5,7 @@ share, and the `DurableLog` of each: the model of what its disk must hold.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from talweg.raft import (
@@ -68,7 +68,7 @@ class Leadership(NamedTuple):
 class Invariants:
     """Looks at every step of every broker, at every promise that leaves one, and at every answer."""
 
-    def __init__(self, history: History, counts: Counter[str], brokers: dict[int, Watched]) -> None:
+    def __init__(self, history: History, counts: Counter[str], brokers: Mapping[int, Watched]) -> None:
         self.history = history
         self.brokers = brokers
         self.acknowledged_offset = 0  # first offset after everything that was acknowledged
@@ -230,7 +230,7 @@ class Invariants:
                 )
             if not self._is_on_a_quorum(raft.commit_index, raft.configuration):
                 raise Violation(
-                    f"broker {broker.number} commits entry {raft.commit_index}, which is durable on no majority"
+                    f"broker {broker.number} commits entry {raft.commit_index}, durable on no majority"
                 )
 
     def _applied(self, broker: Watched, replica: Replica, seen: _Seen) -> None:
@@ -338,9 +338,7 @@ def _check_promise(broker: Watched, term: int, candidate: int) -> None:
         raise Violation(f"broker {broker.number} votes for {candidate} in term {term} and may forget it")
 
 
-def _check_nothing_lost(
-    broker: int, found: DurableLog, expected: DurableLog, unsynced: list[Write]
-) -> None:
+def _check_nothing_lost(broker: int, found: DurableLog, expected: DurableLog, unsynced: list[Write]) -> None:
     # What was written and not synced may be there or not: also a cut, and other entries after it.
     index = expected.last_index
     for write in unsynced:
@@ -355,7 +353,9 @@ def _check_nothing_lost(
             f"{found.last_index} entries with one of term {found.term(index)} there"
         )
     if not _remembers(found.hard_state, expected.hard_state):
-        raise Violation(f"broker {broker} had {expected.hard_state} on its disk, and finds {found.hard_state}")
+        raise Violation(
+            f"broker {broker} had {expected.hard_state} on its disk, and finds {found.hard_state}"
+        )
 
 
 def _remembers(found: HardState, expected: HardState) -> bool:

@@ -9,9 +9,7 @@ from random import Random
 
 import msgspec
 
-from talweg.raft import Append, AppendReply, Heartbeat, HeartbeatReply, InstallSnapshot, Message
-from talweg.raft import RequestVote as RequestVote
-from talweg.raft import TimeoutNow, VoteReply
+from talweg.raft import Message
 from talweg.replication import wire
 from talweg.testing.node import INCARNATION
 from talweg.testing.simulation.schedule import TICK_US, Schedule
@@ -94,34 +92,3 @@ class Network:
                 self._deliver(message)
 
         self._schedule.after(arrival_us - self._schedule.now_us, arrive)
-
-
-def describe(message: Message) -> str:
-    """A message in a few words."""
-    way = f"{message.source}→{message.target} term {message.term}"
-    match message:
-        case Append():
-            text = f"append after {message.prev_index}/{message.prev_term} {len(message.entries)} entries commit {message.commit}"
-        case AppendReply(rejected=True):
-            text = f"rejected {message.index}, perhaps {message.hint_index}/{message.hint_term}"
-        case AppendReply():
-            text = f"acknowledged {message.index}"
-        case Heartbeat():
-            text = f"heartbeat commit {message.commit} round {message.round}"
-        case HeartbeatReply():
-            text = f"heartbeat reply round {message.round}"
-        case RequestVote():
-            text = f"vote? {message.last_index}/{message.last_term}"
-        case VoteReply():
-            text = "vote yes" if message.granted else "vote no"
-        case InstallSnapshot():
-            text = f"install {message.snapshot.index}/{message.snapshot.term}"
-        case TimeoutNow():
-            text = "campaign now"
-        case _:
-            text = repr(message)
-    if getattr(message, "pre", False):
-        text = f"pre-{text}"
-    if getattr(message, "recovering", False):
-        text += " (recovering)"
-    return f"{way} {text}"

@@ -64,6 +64,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     consumers: int = 1
     readers: int = 1
     pause_between_batches_ticks: int = 12
+    client_timeout_ticks: int = 40  # without an answer: try again
 
 
 def draw_profile(random: Random) -> Profile:
@@ -95,6 +96,7 @@ def draw_profile(random: Random) -> Profile:
         consumers=random.randrange(0, 3),
         readers=random.randrange(0, 3),
         pause_between_batches_ticks=random.choice((4, 10, 25)),
+        client_timeout_ticks=random.choice((8, 20, 40)),
     )
 
 

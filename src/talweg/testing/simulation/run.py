@@ -35,9 +35,7 @@ class Report(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
-def run(
-    seed: int, profile: Profile | None = None, *, verbose: Callable[[str], None] | None = None
-) -> Report:
+def run(seed: int, profile: Profile | None = None, *, verbose: Callable[[str], None] | None = None) -> Report:
     """Simulate one seed, with the profile that it draws or with this one."""
     random = Random(seed)  # noqa: S311 - it has to be repeatable, not secret
     drawn = draw_profile(branch(random))
@@ -63,8 +61,10 @@ def _run(cluster: Cluster, random: Random) -> None:
     clients += [Reader(number, cluster, branch(random)) for number in range(profile.readers)]
     faults, operator = Faults(cluster, branch(random)), Operator(cluster, branch(random))
     cluster.start()
-    for part in (*clients, faults, operator):
-        part.act() if isinstance(part, Client) else part.begin()
+    for client in clients:
+        client.act()
+    faults.begin()
+    operator.begin()
     while cluster.schedule.now_us < profile.duration_ticks * TICK_US:
         cluster.schedule.run_next()
     cluster.trace.note("everything is put right")
@@ -80,5 +80,7 @@ def _run(cluster: Cluster, random: Random) -> None:
 
 def _explained(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)[-4:]
-    places = " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in reversed(frames))
+    places = " < ".join(
+        f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in reversed(frames)
+    )
     return f"{type(error).__name__}: {error} [{places}]"

@@ -1,0 +1,167 @@
+"""A database behind a URL: transactions that read, transactions that write, and its errors in our words.
+
+All that is peculiar to SQLite, PostgreSQL or MariaDB / MySQL is here.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, make_url, select
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from talweg.errors import InvalidSetting, MetadataUnavailable
+from talweg.metadata import sql_schema as schema
+from talweg.metadata.store import FORMAT
+
+CONNECT_SECONDS_MAX: Final = 5
+ANSWER_SECONDS_MAX: Final = 15
+_CREATE_ATTEMPTS_MAX: Final = 5
+_EXPECTED: Final = "expected sqlite:///PATH, postgresql+psycopg://… or mysql+pymysql://…"
+# The drivers that are tested, by the names that people give to databases.
+_DRIVERS: Final = {
+    "sqlite": "sqlite+pysqlite",
+    "postgresql": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+}
+_EXTRAS: Final = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
+
+
+class Database:
+    """A pool of connections to one database; connections that broke are replaced by themselves."""
+
+    def __init__(self, text: str) -> None:
+        url = _checked_url(text)
+        self._backend = url.get_backend_name()
+        self._engine = _engine(url)
+        # SQLite has one writer at a time. Threads of one process queue here, where the wait ends at
+        # once when it can; processes queue at the file, where it is a matter of looking again.
+        self._writer = threading.Lock() if self._backend == "sqlite" else contextlib.nullcontext()
+        try:
+            self._create_tables()
+        except BaseException:
+            self.close()
+            raise
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that sees one moment of the database."""
+        with _errors_translated(), self._engine.connect() as connection:
+            if self._backend != "sqlite":
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that is durable when the block ends well, and undone when it raises.
+
+        When the connection is lost in the very moment of the commit, MetadataUnavailable is raised
+        although the database may have carried the transaction out.
+        """
+        with _errors_translated(), self._writer, self._engine.connect() as connection:
+            connection.execution_options(talweg_begin="BEGIN IMMEDIATE")
+            with connection.begin():
+                yield connection
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._engine.dispose()
+
+    def _create_tables(self) -> None:
+        for attempt in range(1, _CREATE_ATTEMPTS_MAX + 1):
+            try:
+                with self.writing() as connection:
+                    schema.metadata.create_all(connection)
+                    if connection.execute(select(schema.state.c.id)).first() is None:
+                        connection.execute(insert(schema.state), schema.NEW_STATE | {"format": FORMAT})
+                return
+            except MetadataUnavailable:
+                # Another process may have created them between our look and our attempt.
+                if attempt == _CREATE_ATTEMPTS_MAX:
+                    raise
+
+
+def _checked_url(text: str) -> URL:
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError) as error:
+        raise InvalidSetting(f"a metadata URL that is none; {_EXPECTED}") from error
+    backend = url.get_backend_name()
+    if backend not in _DRIVERS or url.drivername not in (backend, _DRIVERS[backend]):
+        raise InvalidSetting(f"a metadata URL for {url.drivername!r}; {_EXPECTED}")
+    if backend == "sqlite":
+        if not url.database or url.database == ":memory:":
+            raise InvalidSetting(
+                "metadata in memory would be lost with the process: name a file, sqlite:///PATH"
+            )
+        if not Path(url.database).parent.is_dir():
+            raise InvalidSetting(f"there is no directory for the metadata's file {url.database}")
+    return url.set(drivername=_DRIVERS[backend])
+
+
+def _engine(url: URL) -> Engine:
+    backend = url.get_backend_name()
+    try:
+        engine = create_engine(
+            url,
+            connect_args=_connect_arguments(backend),
+            pool_timeout=ANSWER_SECONDS_MAX,
+            pool_pre_ping=backend != "sqlite",  # a server may have restarted since the last call
+            hide_parameters=True,
+        )
+    except ModuleNotFoundError as error:
+        raise InvalidSetting(
+            f"the driver for {url.drivername} is not installed: pip install talweg[{_EXTRAS[backend]}]"
+        ) from error
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise InvalidSetting(f"a metadata URL that SQLAlchemy does not understand; {_EXPECTED}") from error
+    if backend == "sqlite":
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _connect_arguments(backend: str) -> dict[str, Any]:
+    if backend == "sqlite":
+        return {"timeout": ANSWER_SECONDS_MAX}  # for another process's transaction
+    if backend == "postgresql":
+        milliseconds = ANSWER_SECONDS_MAX * 1000
+        return {
+            "connect_timeout": CONNECT_SECONDS_MAX,
+            "tcp_user_timeout": milliseconds,
+            "options": f"-c statement_timeout={milliseconds}",
+        }
+    return {
+        "connect_timeout": CONNECT_SECONDS_MAX,
+        "read_timeout": ANSWER_SECONDS_MAX,
+        "write_timeout": ANSWER_SECONDS_MAX,
+    }
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # the driver begins nothing by itself: see _begin_sqlite
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
+    # Durable at every commit: a number that was handed out before a power failure stays handed out.
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A writer takes its lock at once: a reader that becomes a writer later may be refused.
+    connection.exec_driver_sql(connection.get_execution_options().get("talweg_begin", "BEGIN"))
+
+
+@contextlib.contextmanager
+def _errors_translated() -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        raise MetadataUnavailable(f"the metadata database failed: {error.orig}") from error
+    except PoolTimeout as error:
+        raise MetadataUnavailable("all connections to the metadata database are busy") from error

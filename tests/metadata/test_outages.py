@@ -1,0 +1,83 @@
+"""A store whose server is killed: what callers hear, and that all goes on by itself when it is back."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from metadata.conftest import NOW_US, SECOND_US, redis_url_of
+from server_process import wait_until
+from servers import MariadbServer, PostgresServer, RedisServer
+from talweg.errors import LeaseLost, MetadataUnavailable
+from talweg.metadata import MetadataCopy, MetadataStore, open_metadata
+
+SORTS: list[type[PostgresServer | MariadbServer | RedisServer]] = [PostgresServer, MariadbServer, RedisServer]
+
+
+@pytest.fixture(params=SORTS)
+def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer | MariadbServer | RedisServer]:
+    with request.param() as started:
+        yield started
+
+
+def acquire(store: MetadataStore) -> int:
+    lease = store.acquire_lease("first", "http://first", now_us=NOW_US, duration_us=10 * SECOND_US)
+    assert lease is not None
+    return lease.epoch
+
+
+def test_a_store_whose_server_was_killed_goes_on_when_it_is_back(
+    server: PostgresServer | MariadbServer | RedisServer,
+) -> None:
+    url = redis_url_of(server.url) if isinstance(server, RedisServer) else server.url
+    with open_metadata(url) as store:
+        epoch = acquire(store)
+        topic = store.create_topic("orders", [[0, 1, 2]], now_us=NOW_US, epoch=epoch)
+        numbers = register_until_killed(store, epoch, server)
+        calls: list[Callable[[], object]] = [
+            store.topics,
+            lambda: store.changes(0),
+            lambda: store.register_producer("orders", now_us=NOW_US, epoch=epoch),
+            lambda: store.renew_lease(epoch, now_us=NOW_US, duration_us=SECOND_US),
+            lambda: acquire(store),
+        ]
+        for call in calls:
+            with pytest.raises(MetadataUnavailable) as unavailable:
+                call()
+            assert unavailable.value.retriable
+        server.start()
+        after = MetadataCopy()
+        after.follow(store)
+        assert after.topics == {"orders": topic}
+        assert set(numbers) <= set(after.producers), "what was answered is there"
+        epoch = acquire_again(store, epoch)
+        numbers.append(store.register_producer("orders", now_us=NOW_US, epoch=epoch).id)
+        assert len(set(numbers)) == len(numbers), "and no number comes again"
+
+
+def register_until_killed(
+    store: MetadataStore, epoch: int, server: PostgresServer | MariadbServer | RedisServer
+) -> list[int]:
+    """Many threads register, and in the midst of it the server is killed."""
+    numbers: list[int] = []
+
+    def register() -> None:
+        with contextlib.suppress(MetadataUnavailable):
+            while True:
+                numbers.append(store.register_producer("orders", now_us=NOW_US, epoch=epoch).id)
+
+    threads = [threading.Thread(target=register) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(numbers) >= 20, "some registrations")
+    server.kill()
+    for thread in threads:
+        thread.join()
+    return numbers
+
+
+def acquire_again(store: MetadataStore, epoch: int) -> int:
+    with contextlib.suppress(LeaseLost):  # a Redis that was restarted honours no lease
+        return store.renew_lease(epoch, now_us=NOW_US, duration_us=SECOND_US).epoch
+    return acquire(store)
