@@ -5,11 +5,10 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-import pytest
-from replication.hosts import QUICK, Hosts, batch, wait_until
-
 import msgspec
+import pytest
 
+from replication.hosts import QUICK, Hosts, batch, wait_until
 from talweg.errors import GroupNotFound, NotLeader, Overloaded, TalwegError
 from talweg.raft import Configuration, Heartbeat, Settings
 from talweg.records import Batch
@@ -332,13 +331,13 @@ def test_a_learner_is_fed_promoted_and_an_old_voter_removed(tmp_path: Path) -> N
             await append(leader, b"a")
             leader_id = leader.replica.raft.replica
             victim = next(iter({1, 2, 3} - {leader_id}))
+            raft = leader.replica.raft
             for configuration in (
                 Configuration.of([1, 2, 3], [4]),
                 Configuration.of([1, 2, 3, 4]),
                 Configuration.of({1, 2, 3, 4} - {victim}),
             ):
                 await wait_until(lambda target=configuration: leader.change(target) is None)  # type: ignore[misc]
-                raft = leader.replica.raft
                 await wait_until(lambda: raft.configuration_history[-1][0] <= raft.commit_index)
             await append(leader, b"b")
             await wait_until(lambda: newcomer.replica.high_watermark == 2)

@@ -101,7 +101,7 @@ def test_a_packet_cut_short_is_refused_or_means_less_but_never_crashes(message: 
         # What has no fixed end may lose its end between two parts; the rest must be as it was.
         assert isinstance(message, Append | InstallSnapshot | Heartbeat | HeartbeatReply)
         if isinstance(message, Append):
-            (_, shorter), = pairs
+            ((_, shorter),) = pairs
             assert isinstance(shorter, Append)
             assert shorter.entries == message.entries[: len(shorter.entries)]
 

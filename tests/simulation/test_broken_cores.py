@@ -1,8 +1,8 @@
 """A simulation that has never failed is not to be trusted: each of these mistakes must be found."""
 
 import pytest
-from simulation import broken_cores
 
+from simulation import broken_cores
 from talweg.testing.simulation import run
 
 # Where the search begins: a seed that is known to find it, so that the tests are quick. Should the
