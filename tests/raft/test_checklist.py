@@ -969,6 +969,30 @@ def test_14_no_change_while_one_of_an_earlier_leader_is_under_way() -> None:
     assert core.raft.propose_configuration(Configuration.of([1, 2, 3])) is Refusal.CHANGE_PENDING
 
 
+@pytest.mark.parametrize("settled", [False, True])
+def test_14_who_is_removed_by_a_change_that_is_not_committed_may_have_to_lead(settled: bool) -> None:
+    """Item 14: it may be the only one with that entry, and refuses the others its vote (thesis, 4.2.2)."""
+    core = make(terms=[1])
+    core.step(
+        Append(
+            source=2,
+            target=1,
+            term=1,
+            prev_index=1,
+            prev_term=1,
+            entries=[Entry(2, 1, 1, Configuration.of([2, 3]).to_bytes())],
+            commit=2 if settled else 1,
+        )
+    )
+    core.tick(TIMEOUT)
+    core.grant(2, 3)
+    assert core.has_role(Role.FOLLOWER if settled else Role.LEADER)
+    if not settled:
+        for follower in (2, 3):
+            core.acknowledge(follower, 3)
+        assert core.has_role(Role.FOLLOWER)  # once it is committed it goes
+
+
 def test_14_learners_count_neither_for_elections_nor_for_commits_nor_for_the_leaders_stay() -> None:
     """Item 14."""
     core = make(1, [1, 2, 3], learners=[4, 5])
@@ -1026,6 +1050,17 @@ def test_15_a_transfer_ends_after_one_election_timeout() -> None:
     group.tick(TIMEOUT - 1)
     assert leader.raft.refuses(1) is Refusal.TRANSFERRING
     group.tick()
+    assert leader.raft.refuses(1) is None
+
+
+def test_15_asking_again_does_not_begin_the_time_limit_anew() -> None:
+    """Item 15: otherwise one who asks again and again would stop all writes."""
+    group = Group.of(3)
+    leader = group.elect(1)
+    group.isolate(3)
+    for _ in range(TIMEOUT):
+        leader.raft.transfer(3)
+        group.tick()
     assert leader.raft.refuses(1) is None
 
 

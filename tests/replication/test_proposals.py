@@ -210,6 +210,18 @@ def test_frames_before_one_that_is_refused_stand() -> None:
     assert read_all(stage.replica(1)) == [b"a", b"b", b"c"]
 
 
+def test_a_leader_of_the_past_turns_no_producer_away_for_good() -> None:
+    # It misses what was written since: what looks like a gap to it is none.
+    stage = make()
+    Client().ask(stage, 1, batch(b"a", producer=7, sequence=0))
+    stage.stabilize()
+    stage.cut = {(1, 2), (2, 1), (1, 3), (3, 1)}
+    client = Client().ask(stage, 1, batch(b"c", producer=7, sequence=2))
+    assert client.told == []
+    stage.pass_time(TIMEOUT)
+    assert isinstance(client.error, NotLeader)
+
+
 @pytest.mark.parametrize("frame", [b"", b"nonsense", b"\0" * 200])
 def test_bytes_that_are_no_frame_are_refused_and_leave_no_entry(frame: bytes) -> None:
     stage = make()

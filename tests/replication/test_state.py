@@ -94,6 +94,18 @@ def test_a_new_epoch_begins_anew() -> None:
     assert state.known(batch(0, 2, epoch=2)) == 3
 
 
+@pytest.mark.parametrize("wrote_before", [False, True])
+def test_an_epoch_begins_with_its_first_message(wrote_before: bool) -> None:
+    # Taken as the first, a later one would shut out those before it, which may still be on their way.
+    state = PartitionState()
+    if wrote_before:
+        write(state, batch(0, epoch=1))
+    with pytest.raises(OutOfSequence, match="began epoch 2 with sequence 3, expected 0"):
+        state.known(batch(3, epoch=2))
+    write(state, batch(0, 3, epoch=2))
+    assert state.known(batch(3, epoch=2)) is None
+
+
 def test_an_old_epoch_has_been_superseded() -> None:
     state = PartitionState()
     write(state, batch(0, epoch=2))

@@ -289,8 +289,9 @@ def transfer(raft: "Raft", target: int) -> Refusal | None:
     if target == raft.replica:
         raft.transfer_target = None  # asked to stay: a transfer under way is called off
         return None
-    raft.transfer_target = target
-    raft.transfer_ticks = 0
+    if target != raft.transfer_target:  # asked for again, its time limit is still the first one
+        raft.transfer_target = target
+        raft.transfer_ticks = 0
     _hand_over_if_caught_up(raft)
     return None
 
