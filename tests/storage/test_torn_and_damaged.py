@@ -187,6 +187,9 @@ def test_a_missing_segment_in_the_middle_is_damage() -> None:
     files.remove(paths[1])
     first_lost = int(paths[1].removesuffix(".log")[-20:])
     store = open_log(files)
+    damage = store.summary().damage
+    assert damage is not None
+    assert damage.detail.startswith(f"{paths[1]} is missing")
     assert is_damaged_at(store.summary(), first_lost)
     assert contents(store) == entries[: first_lost - 1]
     assert log_files(files) == [paths[0], *paths[2:]]
@@ -238,6 +241,22 @@ def test_an_entry_in_the_place_of_another_is_damage() -> None:
     second, third, fourth = (frame_bytes(*entries[:count]) for count in (2, 3, 4))
     files.put(path, whole[:second] + whole[third:fourth] + whole[second:third] + whole[fourth:])
     assert is_damaged_at(open_log(files).summary(), 3)
+
+
+def test_a_sound_frame_in_the_wrong_place_of_a_sealed_segment_is_found_when_it_is_read() -> None:
+    files, entries = written(40)
+    path = log_files(files)[1]
+    first_index = int(path.removesuffix(".log")[-20:])
+    whole, size = files.content(path), frame_bytes(entries[first_index - 1])
+    assert all(frame_bytes(entry) == size for entry in entries[first_index : first_index + 4])
+    first, second = (slice(number * size, (number + 1) * size) for number in (2, 3))
+    files.put(path, whole[: first.start] + whole[second] + whole[first] + whole[second.stop :])
+    for read_all in (contents, lambda store: [store.read_frames(at, 1, 40) for at in range(39)]):
+        store = open_log(files)
+        assert store.summary().damage is None
+        with pytest.raises(DamagedLog):
+            read_all(store)
+        assert is_damaged_at(store.summary(), first_index + 2)
 
 
 def test_nothing_is_built_on_a_damaged_log() -> None:

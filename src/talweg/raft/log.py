@@ -89,6 +89,8 @@ class Log:
         """Entries from `first_index` on, up to `bytes_max` of payload but at least one if there is one."""
         assert first_index >= self._tail_first
         start = first_index - self._tail_first
+        if self.tail_bytes <= bytes_max:
+            return self._tail[start:]
         end, left = start, bytes_max
         while end < len(self._tail):
             left -= len(self._tail[end].payload)

@@ -24,7 +24,7 @@ from talweg.records.frame import check_body, encode_frame, frames, stamp
 from talweg.records.header import HEADER_BYTES, Codec, Header, Kind, read_header
 from talweg.records.ipc import frames_to_ipc, ipc_to_batches, ipc_to_frame
 from talweg.records.ndjson import frames_to_ndjson, ndjson_to_frame
-from talweg.records.run import checked_run, peek
+from talweg.records.run import checked_run, peek, peek_stamp
 
 __all__ = [
     "HEADER_BYTES",
@@ -47,6 +47,7 @@ __all__ = [
     "ipc_to_frame",
     "ndjson_to_frame",
     "peek",
+    "peek_stamp",
     "read_header",
     "stamp",
 ]

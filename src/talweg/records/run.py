@@ -2,7 +2,7 @@
 
 `read_header` gives everything a header says, checked; that is right for a batch from outside. Between
 brokers tens of thousands of small frames a second pass, and each step needs only a few fields of them:
-here are the two short ways, and they rest on the same layout (`records.header`).
+here are the short ways, and they rest on the same layout (`records.header`).
 """
 
 import struct
@@ -16,6 +16,7 @@ from talweg.records.header import HEADER_BYTES, MAGIC, VERSION, Kind, read_heade
 
 _PLACE: Final = struct.Struct("<IHBBII8xQQ")  # header_crc … body_crc, then index and term
 _IDENTITY: Final = struct.Struct("<7xB14xh16xQI4xqq")
+_STAMPED: Final = struct.Struct("<24xQQQI28xq")
 _KINDS: Final = len(Kind)
 
 
@@ -54,3 +55,13 @@ def peek(frame: bytes) -> tuple[int, int, int, int, int, int]:
     if len(frame) < HEADER_BYTES:
         raise Incomplete(f"{len(frame)} bytes, a header has {HEADER_BYTES}")
     return _IDENTITY.unpack_from(frame)
+
+
+def peek_stamp(frame: bytes) -> tuple[int, int, int, int, int]:
+    """(index, term, first_offset, count, last_timestamp) of a frame, unchecked.
+
+    For frames that were checked before: what a store has to know of what it writes.
+    """
+    if len(frame) < HEADER_BYTES:
+        raise Incomplete(f"{len(frame)} bytes, a header has {HEADER_BYTES}")
+    return _STAMPED.unpack_from(frame)

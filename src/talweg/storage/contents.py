@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from talweg.errors import DamagedLog
 from talweg.raft import Configuration, Entry
-from talweg.records import Header, Kind, read_header
+from talweg.records import Header, Kind, peek_stamp
 from talweg.storage.checked_file import HEAD_BYTES, body_bytes_of, seal, unseal, write_all
 from talweg.storage.files import File
 from talweg.storage.frames import frame_of
@@ -101,21 +101,21 @@ class Contents:
     def add(self, header: Header, position: int) -> None:
         """One more frame. If it is a configuration, `add_configuration` is called as well."""
         if position >= self._next_point or header.term != self._term:
-            self._note(header, position)
+            self._note(header.index, header.term, header.first_offset, position)
         if header.last_timestamp > self.timestamp_max and header.kind is _RECORDS:
             self.timestamp_max = header.last_timestamp
         self.last_index = header.index
         self.next_offset = header.next_offset
         self.log_bytes = position + header.frame_bytes
 
-    def _note(self, header: Header, position: int) -> None:
+    def _note(self, index: int, term: int, first_offset: int, position: int) -> None:
         # What is remembered of only some of the frames.
         if position >= self._next_point:
-            self.points.add(header.index, header.first_offset, self.timestamp_max, position)
+            self.points.add(index, first_offset, self.timestamp_max, position)
             self._next_point = position + self.interval_bytes
-        if header.term != self._term:
-            self._term = header.term
-            self.terms.append((header.index, header.term))
+        if term != self._term:
+            self._term = term
+            self.terms.append((index, term))
 
     def add_configuration(self, index: int, body: bytes) -> None:
         """The frame just added is a configuration."""
@@ -129,19 +129,19 @@ class Contents:
             if position >= bytes_max:
                 break
             frame = frame_of(entry, offset)
-            header = read_header(frame)
+            stamped_index, term, first_offset, count, last_timestamp = peek_stamp(frame)
             index += 1
             assert entry.index == index, "the log has no gaps"
-            assert header.index == index and header.term == entry.term, "the frame is not stamped"
-            assert header.first_offset == offset, "offsets have no gaps"
-            if position >= self._next_point or header.term != self._term:
-                self._note(header, position)
-            if header.last_timestamp > self.timestamp_max and header.kind is _RECORDS:
-                self.timestamp_max = header.last_timestamp
-            if header.kind is _CONFIGURATION:
+            assert stamped_index == index and term == entry.term, "the frame is not stamped"
+            assert first_offset == offset, "offsets have no gaps"
+            if position >= self._next_point or term != self._term:
+                self._note(index, term, offset, position)
+            if last_timestamp > self.timestamp_max and entry.kind == _RECORDS:
+                self.timestamp_max = last_timestamp
+            if entry.kind == _CONFIGURATION:
                 self.add_configuration(index, entry.payload)
             frames.append(frame)
-            offset += header.count
+            offset += count
             position += len(frame)
         self.last_index, self.next_offset, self.log_bytes = index, offset, position
         return frames

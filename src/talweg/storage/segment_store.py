@@ -200,8 +200,14 @@ class SegmentStore(LogStore):
         self._change(f"cutting {self._log.directory}", self._cut_damage)
 
     def _cut_damage(self) -> None:
-        if self._log.sound_end is not None:
-            self._log.cut(self._log.sound_end.damage.index)
+        while self._log.sound_end is not None:
+            index = self._log.sound_end.damage.index
+            try:
+                self._log.cut(index)
+            except UnsoundEntry as error:
+                # There is damage on the way to where it was to be cut: then it is cut there.
+                assert error.index < index
+                self._log.note_damage(Damage(error.index, str(error)))
 
     def close(self) -> None:
         """Sync and let go. Closing twice is harmless."""
