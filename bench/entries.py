@@ -7,23 +7,26 @@ from statistics import mean
 
 import msgspec
 
+from bench import usage
 from bench.commands import Latencies, Push, Pushed, PushOneByOne, Settings
+from bench.disk import bare_bytes_per_second
 from bench.processes import Cluster
 from bench.results import Bound, Missing, Row, Scene, Yielded
 
 ABOUT = """\
 Three processes on loopback with one group; the producer runs inside the leader's process and keeps a
-window of entries under way. Payloads are random bytes, each an entry of its own. Talweg's entries come
-as frames (uncompressed), as a client would send them, and are acknowledged once two of three processes
-have called fdatasync after writing them. pysyncobj pickles its entries, which is a few per cent of its
-work, and writes them to a memory-mapped journal; it never calls fsync.
+window of entries under way. Payloads are random bytes, each an entry of its own. Talweg's entries are
+frames made beforehand, as clients send them (to make one takes some 5 µs, see Records), and are
+acknowledged once two of three processes have called fdatasync after writing them. pysyncobj pickles its
+entries when it is given them (some 3 % of its work), and writes them to a memory-mapped journal; it never
+calls fsync.
 
 Both are started afresh for each measurement and take turns, and the figure is the mean of the rounds.
-pysyncobj is measured with several settings, and the best of them counts at each size. All of them have
-its journal on and log compaction off (which would rewrite the journal under way). *default*: everything
-else as it comes. *quick ticks*: autoTickPeriod 1 ms, appendEntriesPeriod 20 ms, socket buffers of 1 MB.
-*large batches*: the same with appendEntriesBatchSizeBytes 1 MB, so that an entry of 100 KB goes in one
-piece. For single entries appendEntriesUseBatch is off, as its documentation advises."""
+pysyncobj is measured with several settings and windows, and the best of them counts at each size. All
+have its journal on and log compaction off (which would rewrite the journal under way). *default*:
+everything else as it comes. *quick ticks*: autoTickPeriod 1 ms, appendEntriesPeriod 20 ms, socket
+buffers of 1 MB. *large batches*: the same with appendEntriesBatchSizeBytes 1 MB, so that an entry of 100
+KB goes in one piece. For single entries appendEntriesUseBatch is off, as its documentation advises."""
 
 _TALWEG = "bench.talweg_process"
 _PYSYNCOBJ = "bench.pysyncobj_process"
@@ -47,14 +50,24 @@ _SETTINGS: dict[str, Settings] = {
 _SETTINGS_ONE_BY_ONE = _QUICK_TICKS | {"appendEntriesUseBatch": False}
 
 
+class Rival(msgspec.Struct, frozen=True):
+    """pysyncobj with one of its settings."""
+
+    setting: str
+    window: int  # too many under way make it slower
+
+    def __str__(self) -> str:
+        return f"pysyncobj, {self.setting}, window {self.window:,}"
+
+
 class Pipelined(msgspec.Struct, frozen=True):
     """One size of entry."""
 
     name: str
     entry_bytes: int
     window: int
-    rival_window: int  # pysyncobj's: more makes it slower
     ratio_min: float
+    rivals: list[Rival]
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -65,16 +78,38 @@ class Sizes(msgspec.Struct, frozen=True):
     warm_seconds: float
     seconds: float
     one_by_one: int
-    settings: list[str]  # of pysyncobj
 
 
-_1_KB = Pipelined("1 KB", 1 << 10, window=4096, rival_window=2000, ratio_min=10)
-_100_KB = Pipelined("100 KB", 100 << 10, window=64, rival_window=64, ratio_min=50)
-
-FULL = Sizes([_1_KB, _100_KB], rounds=3, warm_seconds=1.5, seconds=5.0, one_by_one=500, settings=[*_SETTINGS])
-QUICK = Sizes(
-    [_1_KB, _100_KB], rounds=1, warm_seconds=1.0, seconds=2.0, one_by_one=100, settings=[*_SETTINGS]
+_1_KB = Pipelined(
+    "1 KB",
+    1 << 10,
+    window=4096,
+    ratio_min=10,
+    rivals=[Rival(setting, window) for setting in ("default", "quick ticks") for window in (1000, 2000)],
 )
+_100_KB = Pipelined(
+    "100 KB",
+    100 << 10,
+    window=64,
+    ratio_min=50,
+    rivals=[
+        Rival("default", 64),
+        Rival("quick ticks", 64),
+        Rival("large batches", 16),
+        Rival("large batches", 64),
+    ],
+)
+FULL = Sizes([_1_KB, _100_KB], rounds=3, warm_seconds=1.5, seconds=5.0, one_by_one=500)
+QUICK = Sizes([_1_KB, _100_KB], rounds=1, warm_seconds=1.0, seconds=2.0, one_by_one=100)
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What one measurement of one contestant gave."""
+
+    entries_per_second: float
+    refused: int
+    leader_us: float  # processor time for each entry, of the leader's process
+    all_us: float  # and of all three
 
 
 def run(scene: Scene, sizes: Sizes) -> Iterator[Yielded]:
@@ -88,44 +123,79 @@ def run(scene: Scene, sizes: Sizes) -> Iterator[Yielded]:
 
 
 def _pipelined(scene: Scene, sizes: Sizes, size: Pipelined, with_rival: bool) -> Iterator[Yielded]:
-    ours: list[float] = []
-    theirs: dict[str, list[float]] = {name: [] for name in sizes.settings if with_rival}
-    refused = 0
+    ours: list[Measured] = []
+    theirs: dict[Rival, list[Measured]] = {rival: [] for rival in size.rivals if with_rival}
+    disk: list[float] = []
     for number in range(1, sizes.rounds + 1):
-        scene.tell(f"{size.name} entries, round {number} of {sizes.rounds}: Talweg")
+        doing = f"{size.name} entries, round {number} of {sizes.rounds}"
+        scene.tell(f"{doing}: Talweg")
         push = Push(size.entry_bytes, size.window, sizes.warm_seconds, sizes.seconds)
-        pushed = _push(scene, _TALWEG, {}, push)
-        ours.append(pushed.entries_per_second)
-        refused += pushed.refused
-        for name, speeds in theirs.items():
-            scene.tell(f"{size.name} entries, round {number} of {sizes.rounds}: pysyncobj, {name}")
-            push = Push(size.entry_bytes, size.rival_window, sizes.warm_seconds, sizes.seconds)
-            pushed = _push(scene, _PYSYNCOBJ, _SETTINGS[name], push)
-            speeds.append(pushed.entries_per_second)
-    speed = mean(ours)
-    note = f"{speed * size.entry_bytes / 1e6:,.0f} MB/s" + (f", {refused} refused" if refused else "")
-    yield Row(f"{size.name} entries, pipelined: Talweg", speed, "entries/s", note=note)
-    for name, speeds in theirs.items():
-        yield Row(f"{size.name} entries, pipelined: pysyncobj, {name}", mean(speeds), "entries/s")
+        ours.append(_measure(scene, _TALWEG, {}, push))
+        scene.tell(f"{doing}: the bare disk")
+        disk.append(
+            bare_bytes_per_second(scene.directory, loops=3, write_bytes=1 << 20, seconds=sizes.seconds / 2)
+        )
+        for rival, measured in theirs.items():
+            scene.tell(f"{doing}: {rival}")
+            push = Push(size.entry_bytes, rival.window, sizes.warm_seconds, sizes.seconds)
+            measured.append(_measure(scene, _PYSYNCOBJ, _SETTINGS[rival.setting], push))
+    speed = _speed(ours)
+    yield Row(
+        f"{size.name} entries, pipelined: Talweg",
+        speed,
+        "entries/s",
+        note=f"{3 * speed * size.entry_bytes / 1e6:,.0f} MB/s to the disk in all; {_cost(ours)}",
+    )
+    for rival, measured in theirs.items():
+        what = f"{size.name} entries, pipelined: {rival}"
+        yield Row(what, _speed(measured), "entries/s", note=_cost(measured))
     if theirs:
-        best = max(theirs, key=lambda name: mean(theirs[name]))
+        best = max(theirs, key=lambda rival: _speed(theirs[rival]))
         yield Row(
             f"{size.name} entries, pipelined: Talweg against pysyncobj",
-            speed / max(mean(theirs[best]), 1e-3),
+            speed / max(_speed(theirs[best]), 1e-3),
             "times",
             Bound(at_least=size.ratio_min),
-            note=f"against its best setting, {best}",
+            note=f"against the best: {best}",
         )
+    yield Row(
+        f"{size.name} entries, pipelined: what the disk gives",
+        mean(disk) / 1e6,
+        "MB/s",
+        note="in the same rounds: three bare loops at once of write and fdatasync of 1 MB",
+    )
 
 
-def _push(scene: Scene, module: str, settings: Settings, push: Push) -> Pushed:
+def _speed(measured: list[Measured]) -> float:
+    return mean(each.entries_per_second for each in measured)
+
+
+def _cost(measured: list[Measured]) -> str:
+    refused = sum(each.refused for each in measured)
+    leader_us, all_us = mean(each.leader_us for each in measured), mean(each.all_us for each in measured)
+    text = f"{all_us:,.0f} µs of processor time an entry, {leader_us:,.0f} of it the leader's"
+    return text + (f"; {refused} refused" if refused else "")
+
+
+def _measure(scene: Scene, module: str, settings: Settings, push: Push) -> Measured:
     directory = scene.directory / "entries"
     try:
         with Cluster(module, directory, settings=settings) as cluster:
             leader = cluster.wait_for_leader()
-            return leader.ask(push, Pushed, push.warm_seconds + push.seconds + 60)
+            processes = cluster.processes.values()
+            first_index = leader.state().last_index
+            before = {process: usage.cpu_seconds(process.pid) for process in processes}
+            pushed = leader.ask(push, Pushed, push.warm_seconds + push.seconds + 60)
+            spent = {process: usage.cpu_seconds(process.pid) - before[process] for process in processes}
+            entries = max(leader.state().last_index - first_index, 1)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+    return Measured(
+        pushed.entries_per_second,
+        pushed.refused,
+        leader_us=1e6 * spent[leader] / entries,
+        all_us=1e6 * sum(spent.values()) / entries,
+    )
 
 
 def _one_by_one(scene: Scene, sizes: Sizes, with_rival: bool) -> Iterator[Yielded]:

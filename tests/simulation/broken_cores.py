@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from talweg.errors import DamagedLog, OutOfSequence, StorageError
+from talweg.errors import OutOfSequence
 from talweg.raft import (
     Append,
     AppendReply,
@@ -380,21 +380,6 @@ def damage_hides_what_comes_before_it() -> AbstractContextManager[None]:
             yield
 
     return both()
-
-
-def a_disk_that_cannot_be_read_stops_the_replica() -> AbstractContextManager[None]:
-    """As it was at first: entries to be applied that could not be read raised out of the pump."""
-    original = Replica._entries
-
-    def entries(one: Replica, first_index: int, last_index: int) -> list[Entry]:
-        try:
-            return original(one, first_index, last_index)
-        except DamagedLog:
-            raise
-        except StorageError as error:
-            raise RuntimeError("the replica has stopped") from error
-
-    return patched(Replica, _entries=entries)
 
 
 def the_disk_is_read_up_to_what_is_applied() -> AbstractContextManager[None]:

@@ -178,6 +178,19 @@ def contents_from(store: LogStore, first_index: int) -> list[Entry]:
     return found
 
 
+def test_whoever_reads_along_as_the_log_grows_sees_every_entry(store: LogStore) -> None:
+    make = LogMaker()
+    entries: list[Entry] = []
+    seen: list[Entry] = []
+    for _ in range(50):
+        new = make.batches(1)
+        write(store, *new)
+        entries += new
+        seen += store.read(len(seen) + 1, EVERYTHING)
+        assert seen == entries
+        assert store.read(len(seen) + 1, EVERYTHING) == []
+
+
 def test_what_was_written_can_be_read_before_it_is_synced(store: LogStore) -> None:
     make = LogMaker()
     entries = make.batches(5)

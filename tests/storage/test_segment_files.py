@@ -260,6 +260,16 @@ def test_indexes_in_memory_are_bounded() -> None:
     assert len(stores._cache._indexes) <= 2
 
 
+def test_remembered_places_are_bounded() -> None:
+    files, entries = written(600)
+    store = open_log(files)
+    for index in range(1, 601):
+        assert store.read(index, 1) == entries[index - 1 : index]
+        assert store.read_frames(index - 1, 1, 600) == [entries[index - 1].payload]
+    assert len(store._reader._ends_by_index) <= 256
+    assert len(store._reader._ends_by_offset) <= 256
+
+
 # Readers and the writer
 
 

@@ -1,7 +1,7 @@
 """The command line of the simulation: many seeds on all cores, and a summary of what happened in them.
 
-python -m talweg.testing.simulate --seeds 1000 --first 0
-python -m talweg.testing.simulate --seeds 1 --first 4711 --verbose     one seed, every event
+    python -m talweg.testing.simulate --seeds 1000 --first 0
+    python -m talweg.testing.simulate --seeds 1 --first 4711 --verbose     one seed, every event
 """
 
 import argparse
@@ -12,12 +12,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
 from talweg.testing.simulation import Report, run
 
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Barrier
+
+_BEGIN_SECONDS_MAX = 120.0
 _PROGRESS_SECONDS = 1.0
 _PROGRESS_SECONDS_IN_A_FILE = 30.0
 
@@ -106,17 +110,23 @@ def _reports(options: argparse.Namespace) -> Iterator[Report]:
         return
     # Spawned, not forked: a worker then is a process like any other, with nothing of ours in it.
     context = multiprocessing.get_context("spawn")
-    with context.Pool(min(options.jobs, options.seeds), _ignore_interrupts) as pool:
+    # Ctrl-C reaches every process of the terminal. The first one alone decides what it means: the others
+    # are born deaf to it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    jobs = min(options.jobs, options.seeds)
+    begun = context.Barrier(jobs + 1)
+    with context.Pool(jobs, _begin, (begun,)) as pool:
+        begun.wait(_BEGIN_SECONDS_MAX)  # a worker that is still being born does not die quietly
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield from pool.imap_unordered(run, seeds, chunksize=4)
+
+
+def _begin(begun: "Barrier") -> None:
+    begun.wait(_BEGIN_SECONDS_MAX)
 
 
 def _write_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
-
-
-def _ignore_interrupts() -> None:
-    # Ctrl-C reaches every process of the terminal: the first one alone decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _Progress:

@@ -1,0 +1,183 @@
+"""Every benchmark runs, in miniature. What it measures is never judged here: a figure fails no test."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench import __main__ as command
+from bench import chart, document, entries, idle, machine, records, simulation, slow_follower, store, usage
+from bench.document import Report, Section
+from bench.processes import Cluster, ProcessFailed
+from bench.results import Bound, Curve, Missing, Row, Scene, Yielded
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path, lambda what: None)
+
+
+def rows(results: Iterator[Yielded]) -> dict[str, Row]:
+    found = {each.what: each for each in results if isinstance(each, Row)}
+    assert all(row.shown_value and row.unit for row in found.values())
+    return found
+
+
+def test_entries_go_through_talweg_and_through_pysyncobj_where_that_is_installed(scene: Scene) -> None:
+    rival = entries.Rival("quick ticks", 32)
+    size = entries.Pipelined("1 KB", 1 << 10, window=32, ratio_min=10, rivals=[rival])
+    sizes = entries.Sizes([size], 1, warm_seconds=0.1, seconds=0.3, one_by_one=10)
+    results = list(entries.run(scene, sizes))
+    found = rows(iter(results))
+    assert found["1 KB entries, pipelined: Talweg"].value > 0
+    assert found["1 KB entries, one at a time: Talweg, median"].value > 0
+    ratio = found.get("1 KB entries, pipelined: Talweg against pysyncobj")
+    if importlib.util.find_spec("pysyncobj") is None:
+        assert ratio is None
+        assert [each.what for each in results if isinstance(each, Missing)] == ["pysyncobj"]
+    else:
+        assert ratio is not None
+        assert ratio.required == Bound(at_least=10)
+    assert list(scene.directory.iterdir()) == [], "each measurement cleans up after itself"
+
+
+def test_batches_are_stored_and_compared_with_a_bare_loop(scene: Scene) -> None:
+    found = rows(store.run(scene, store.Sizes(batches=3, messages=100)))
+    assert found["Segment store against the bare loop"].required == Bound(at_least=0.6)
+    assert (scene.directory / "bare").stat().st_size > 4 * 100 * 100
+
+
+def test_idle_groups_are_watched_in_each_process(scene: Scene) -> None:
+    found = rows(idle.run(scene, idle.Sizes(groups=3, rest_seconds=0, seconds=0.1)))
+    watched = [row for row in found.values() if row.required == Bound(at_most=10)]
+    assert len(watched) == 3
+    assert all("threads" in row.note and "descriptors" in row.note for row in watched)
+
+
+def test_memory_is_sampled_while_a_follower_is_down_and_while_it_catches_up(scene: Scene) -> None:
+    sizes = slow_follower.Sizes(warm_seconds=0.1, seconds=0.5, interval_seconds=0.05, window=64)
+    results = list(slow_follower.run(scene, sizes))
+    curves = [each for each in results if isinstance(each, Curve)]
+    assert [curve.what for curve in curves] == [
+        "Resident memory of the leader",
+        "Resident memory of the live follower",
+    ]
+    assert all(min(curve.values) > 1 for curve in curves)
+    found = rows(iter(results))
+    assert found["Pushed while a follower is down"].value > 0
+    assert found["Memory while it catches up: returning follower, highest"].value > 1
+
+
+def test_records_and_simulation_are_timed(scene: Scene) -> None:
+    found = rows(records.run(scene, records.Sizes(messages=100, repetitions=2)))
+    assert {"the leader's stamp", "decode to Arrow, lz4", "to NDJSON"} <= found.keys()
+    assert rows(simulation.run(scene, simulation.Sizes(seeds=1)))["Simulated clusters"].value > 0
+
+
+def test_every_benchmark_can_be_chosen_by_its_name() -> None:
+    assert list(command.BENCHMARKS) == "entries store idle slow_follower records simulation".split()
+
+
+def test_the_command_line_writes_the_figures_and_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(scene: Scene) -> Iterator[Yielded]:
+        (scene.directory / "file").write_bytes(b"x")
+        yield Row("the figure", 3, "times", Bound(at_least=5))
+        yield Curve("the curve", "MB", 0.5, [1.0, 2.0])
+
+    def fail(scene: Scene) -> Iterator[Yielded]:
+        yield Row("a figure before", 1, "ms")
+        raise ProcessFailed("it did not start")
+
+    monkeypatch.setitem(command.BENCHMARKS, "store", command.Benchmark("Title", "About.", run, run))
+    monkeypatch.setitem(command.BENCHMARKS, "idle", command.Benchmark("Other", "About.", fail, fail))
+    before = signal.getsignal(signal.SIGTERM)
+    files = f"--json {tmp_path}/json --page {tmp_path}/page --directory {tmp_path}"
+    try:
+        status = command.main(["--only", "store", "--only", "idle", *files.split()])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert status == 1, "one of them could not be run"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["json", "page"], "its files are gone"
+    report = msgspec.json.decode((tmp_path / "json").read_bytes())
+    assert report["sections"][0]["yielded"][0]["value"] == 3
+    assert "it did not start" in report["sections"][1]["failed"]
+    page = (tmp_path / "page").read_text()
+    assert "| the figure | 3 times | at least 5 times | **no** |" in page
+    assert "it did not start" in page
+    assert "a figure before" in page
+    assert "the figure" in capsys.readouterr().out
+
+
+def test_the_page_names_neither_the_machine_nor_its_directories(tmp_path: Path) -> None:
+    facts = machine.facts(tmp_path)
+    assert facts["File system"] != "unknown"
+    page = document.render(Report("2026-01-01", facts, [Section("name", "Title", "About.")]))
+    assert os.uname().nodename not in page
+    assert str(tmp_path.parts[1]) not in page
+
+
+def test_a_bound_is_kept_or_not() -> None:
+    assert Row("", 10, "times", Bound(at_least=10)).reached is True
+    assert Row("", 9.9, "times", Bound(at_least=10)).reached is False
+    assert Row("", 10.1, "%", Bound(at_most=10)).reached is False
+    assert Row("", 1, "ms").reached is None
+
+
+def test_a_curve_is_drawn_from_zero_up() -> None:
+    head, *lines, axis = chart.lines(Curve("What", "MB", 1.0, [100.0, 50.0]))
+    assert head == "What (MB)"
+    assert lines == ["     100 █ ", "         █ ", "         ██", "      25 ██"]
+    assert axis.split() == ["0", "2", "s"]
+    assert max(map(len, chart.lines(Curve("", "MB", 1.0, [1.0] * 1000)))) <= 9 + chart.COLUMNS_MAX
+
+
+def test_a_process_that_ends_says_what_it_last_said(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ProcessFailed, match="No module named"),
+        Cluster("bench.there_is_no_such_module", tmp_path) as cluster,
+    ):
+        cluster.wait_for_leader()
+
+
+def test_no_process_outlives_its_cluster(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def interrupted() -> None:
+        with Cluster("bench.talweg_process", tmp_path) as cluster:
+            pids.extend(process.pid for process in cluster.processes.values())
+            assert all(usage.threads(pid) for pid in pids)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert len(pids) == 3
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path) -> None:
+    run = subprocess.Popen(
+        [sys.executable, "-m", "bench", "--only", "slow_follower", "--directory", str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+    )
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+    while len(pids := children.read_text().split()) < 3:
+        assert run.poll() is None
+        time.sleep(0.01)
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert b"interrupted" in output
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    assert list(tmp_path.iterdir()) == []
