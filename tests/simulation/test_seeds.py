@@ -130,7 +130,9 @@ def test_every_kind_of_fault_and_operation_is_drawn_by_some_seed() -> None:
 
 
 def test_the_same_seed_gives_the_same_trace_in_any_process() -> None:
-    program = "import sys; from talweg.testing.simulation import run; print(*(run(s).digest for s in range(4)))"
+    program = (
+        "import sys; from talweg.testing.simulation import run; print(*(run(s).digest for s in range(4)))"
+    )
     digests = [
         subprocess.run(
             [sys.executable, "-c", program],

@@ -1,7 +1,7 @@
 """The command line of the simulation: many seeds on all cores, and a summary of what happened in them.
 
-    python -m talweg.testing.simulate --seeds 1000 --first 0
-    python -m talweg.testing.simulate --seeds 1 --first 4711 --verbose     one seed, every event
+python -m talweg.testing.simulate --seeds 1000 --first 0
+python -m talweg.testing.simulate --seeds 1 --first 4711 --verbose     one seed, every event
 """
 
 import argparse
