@@ -22,12 +22,16 @@
     │   ├── ProducerNotFound  also: registered for another topic
     │   ├── ConsumerNotFound  also: registered for another topic
     │   ├── BrokerNotFound    a broker that hears this registers again
+    │   ├── NoMessage         the consumer has read everything
     │   └── PathNotFound      no call has this path
+    ├── Forbidden             it is not allowed from here, or not for that
+    ├── NowhereToMove         no other broker could carry what this one does
     ├── TopicExists           the name is taken
     ├── StaleVersion          it was changed by another since it was read; read it and try again
     ├── Unavailable           the cluster cannot do it now; try again
     │   ├── NotLeader         another replica leads; names it when known
     │   ├── NoQuorum          no majority could be reached
+    │   ├── Undecided         it may have been done or not; a retry with the same sequence finds out
     │   ├── Overloaded        too much is under way already: back-pressure
     │   ├── StorageFull       no space left on the disk: reads go on, writes are refused
     │   ├── TooFewBrokers     fewer active brokers than replicas
@@ -42,6 +46,7 @@
 Callers branch on the class, `code` or `retriable`, never on the text.
 """
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 
@@ -198,10 +203,32 @@ class BrokerNotFound(NotFound):
     code = "broker_not_found"
 
 
+class NoMessage(NotFound):
+    """The consumer has read everything there is. More may come."""
+
+    code = "no_message"
+    retriable = True
+
+
 class PathNotFound(NotFound):
     """No call has this path."""
 
     code = "path_not_found"
+
+
+class Forbidden(TalwegError):
+    """It is not allowed: the message says what would be."""
+
+    code = "forbidden"
+    status = 403
+
+
+class NowhereToMove(TalwegError):
+    """No other broker could carry what this one does."""
+
+    code = "nowhere_to_move"
+    status = 409
+    retriable = True
 
 
 class TopicExists(TalwegError):
@@ -243,6 +270,15 @@ class NoQuorum(Unavailable):
     """No majority of the group could be reached."""
 
     code = "no_quorum"
+
+
+class Undecided(Unavailable):
+    """Leadership was lost, or no answer came: it may have been done or not.
+
+    Sent again with the same producer and sequence it is written once, whichever it was.
+    """
+
+    code = "undecided"
 
 
 class Overloaded(Unavailable):
@@ -303,3 +339,14 @@ class Internal(TalwegError):
     """A mistake of ours. Whoever asked learns no more; the server's own log has the trace."""
 
     code = "internal"
+
+
+def error_named(code: str) -> type[TalwegError]:
+    """The class that goes by a code on the wire; TalwegError itself for one that is not known here."""
+    return next((kind for kind in _tree(TalwegError) if kind.code == code), TalwegError)
+
+
+def _tree(root: type[TalwegError]) -> Iterator[type[TalwegError]]:
+    yield root
+    for below in root.__subclasses__():
+        yield from _tree(below)

@@ -143,7 +143,7 @@ def test_one_connection_for_a_pair_of_brokers_whatever_the_number_of_groups(tmp_
                 assert len(host._links._accepted) == 2
             host = hosts.hosts[1]
             host._links._arrived = lambda peer, packet: (  # type: ignore[assignment]
-                packets.append(packet),
+                packets.append(bytes(packet)),
                 host._packet_arrived(peer, packet),
             )
 

@@ -6,7 +6,15 @@ import pytest
 
 from raft.load import read_all
 from raft.stage import Stage
-from talweg.errors import CorruptBatch, NotLeader, OutOfSequence, Overloaded, StorageFull, TalwegError
+from talweg.errors import (
+    CorruptBatch,
+    NotLeader,
+    OutOfSequence,
+    Overloaded,
+    StorageFull,
+    TalwegError,
+    Undecided,
+)
 from talweg.raft import Append, Configuration, Message, Role, Settings
 from talweg.records import Codec, encode_values
 from talweg.replication.proposals import Appended, Outcome
@@ -230,15 +238,15 @@ def test_bytes_that_are_no_frame_are_refused_and_leave_no_entry(frame: bytes) ->
     assert stage.replica(1).raft.log.last_index == last_index
 
 
-def test_lost_leadership_fails_what_waits() -> None:
+def test_lost_leadership_leaves_open_what_waits() -> None:
     stage = make()
     client = Client().ask(stage, 1, batch(b"a"))
     positions: list[Outcome] = []
     stage.do(1, lambda replica: replica.commit_positions([Position("a", 1)], positions.append))
     stage.cut = {(1, 2), (1, 3)}
     stage.pass_time(TIMEOUT + 2)
-    assert isinstance(client.error, NotLeader)
-    assert isinstance(positions[0], NotLeader)
+    assert isinstance(client.error, Undecided)
+    assert isinstance(positions[0], Undecided)
 
 
 def test_what_was_overwritten_is_not_acknowledged_by_what_took_its_place() -> None:
@@ -270,7 +278,7 @@ def test_what_was_overwritten_is_not_acknowledged_by_what_took_its_place() -> No
         )
     )
     assert old.commit_index == new.commit_index >= 2
-    assert isinstance(client.error, NotLeader)
+    assert isinstance(client.error, Undecided)
 
 
 def test_a_leader_that_is_removed_acknowledges_what_is_committed_before_it_goes() -> None:

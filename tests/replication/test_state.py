@@ -170,6 +170,18 @@ def test_a_position_goes_back_when_asked_to() -> None:
     assert state.positions == {"a": 0}
 
 
+def test_the_token_of_a_take_stays_with_the_position_that_it_moved() -> None:
+    state = PartitionState()
+    commit(state, Position("a", 1, token=7))
+    assert state.tokens == {"a": 7}
+    commit(state, Position("a", 1, token=8))  # it moved nothing
+    assert state.tokens == {"a": 7}
+    assert PartitionState.from_bytes(state.to_bytes()).tokens == {"a": 7}
+    assert state.copy().tokens == {"a": 7}
+    commit(state, Position("a", 2))
+    assert state.tokens == {}
+
+
 def test_positions_take_no_offset() -> None:
     state = PartitionState()
     write(state, batch(0, 3))

@@ -36,7 +36,7 @@ from talweg.replication.replica import Replica
 from talweg.replication.state import PartitionState
 from talweg.storage import Write, index_cache, loading, log_writer
 from talweg.storage.loading import load
-from talweg.storage.recovery import Start, load_points, read_contents
+from talweg.storage.recovery import Start, _read_index, load_points, read_contents
 from talweg.storage.scan import UnsoundEntry
 from talweg.storage.segment_store import SegmentStore
 
@@ -356,20 +356,17 @@ def a_meta_file_is_believed_after_its_sync_failed() -> AbstractContextManager[No
 
 
 def damage_hides_what_comes_before_it() -> AbstractContextManager[None]:
-    """As it was at first: a segment without an index, with damage in it, sent the store round in circles."""
+    """As it was at first: with damage where the index was no help, the store went round in circles."""
 
     def impatient_load_points(files: Any, segment: Any) -> Any:
-        points = load_points(files, segment)
-        start = Start(
-            segment.contents.first_index, segment.contents.first_offset, 0, segment.contents.first_position
-        )
+        contents = segment.contents
+        start = Start(contents.first_index, contents.first_offset, 0, contents.first_position)
         with segment.log as file:
-            found, problem = read_contents(
-                file, start, segment.contents.log_bytes, segment.contents.interval_bytes, bodies=False
-            )
-        if problem is not None:
+            end, interval_bytes = contents.log_bytes, contents.interval_bytes
+            found, problem = read_contents(file, start, end, interval_bytes, bodies=False)
+        if problem is not None and _read_index(files, segment.index_path) is None:
             raise UnsoundEntry(found.last_index + 1, str(problem))
-        return points
+        return load_points(files, segment)
 
     @contextmanager
     def both() -> Iterator[None]:

@@ -150,6 +150,7 @@ MISTAKES = [
     ),
     Mistake(
         broken_cores.damage_hides_what_comes_before_it,
+        first=5,
         changes=CALM
         | BUSY
         | {"faults": ("rot", "crash_during_disk_work"), "fault_interval_ticks": 10, "segment_bytes": 1500},

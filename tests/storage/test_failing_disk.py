@@ -337,8 +337,8 @@ class SmallFiles(RealFiles):
         super().__init__(root)
         self.limit_bytes = 1 << 30
 
-    def open(self, path: str) -> File:  # type: ignore[override]
-        return SmallFile(super().open(path), self)
+    def open(self, path: str, *, create: bool = True) -> File:  # type: ignore[override]
+        return SmallFile(super().open(path, create=create), self)
 
 
 class SmallFile:

@@ -1,11 +1,11 @@
 """How segment files are laid out, found again, bounded and removed."""
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -13,10 +13,12 @@ import pytest
 
 from storage.conftest import GROUP, segment_stores
 from storage.logs import EVERYTHING, LogMaker, contents, snapshot_at, write
-from talweg.errors import BadRequest, InvalidSetting, NewerFormat
+from talweg.errors import BadRequest, DamagedLog, InvalidSetting, NewerFormat
 from talweg.raft import Entry, HardState
 from talweg.storage import SegmentStores, Write
 from talweg.storage.files import RealFiles
+from talweg.storage.handles import FileGone, Handles
+from talweg.storage.segment import Segment
 from talweg.storage.segment_store import SegmentStore
 from talweg.storage.slots import Slot, write_slot
 from talweg.testing.disk import SimulatedFiles
@@ -250,6 +252,83 @@ def test_hundreds_of_groups_of_real_files_fit_into_few_descriptors(tmp_path: Pat
     assert descriptors() <= before
 
 
+def test_a_file_that_is_gone_is_not_made_again_by_who_still_looks_for_it() -> None:
+    files = SimulatedFiles()
+    handle = Handles(files, 4).handle("file", create=True)
+    with handle as file:
+        file.write_at(b"here", 0)
+        handle.discard()
+        files.remove("file")
+        assert file.read_at(4, 0) == b"here", "it stays open for those who are reading it"
+    assert files.open_count == 0
+    with pytest.raises(FileGone), handle:
+        pass
+    assert not files.exists("file")
+
+
+@pytest.mark.parametrize("change", ["truncate", "install", "drop the head"])
+def test_a_reader_who_comes_late_does_not_bring_a_removed_file_back(change: str) -> None:
+    """Its files were closed for others' sake, and are opened again just after they were removed."""
+
+    class Haunted(SimulatedFiles):
+        ghosts = 0
+
+        def remove(self, path: str) -> None:
+            super().remove(path)
+            for segment in segments:
+                if segment.log.path == path:
+                    with suppress(FileGone, FileNotFoundError), segment.log:
+                        pass
+                    assert not self.exists(path)
+                    self.ghosts += 1
+
+    segments: tuple[Segment, ...] = ()
+    files = Haunted()
+    store = SegmentStores(files, segment_bytes=2_000, open_files_max=0).open(GROUP, 1)
+    entries = LogMaker().batches(60)
+    write(store, *entries)
+    store.save_snapshot(snapshot_at(entries[39]))
+    segments = store._log.view.segments
+    if change == "truncate":
+        store.write(Write(truncate_from=41, entries=LogMaker(40, 2, 40).batches(3)))
+    elif change == "install":
+        store.write(Write(snapshot=snapshot_at(entries[20]), next_offset=21))
+    else:
+        store.drop_head(40)
+    assert files.ghosts > 0
+    assert store.summary().damage is None
+    assert open_log(files).summary() == store.summary()
+
+
+def test_a_segment_that_somebody_removed_is_damage(tmp_path: Path) -> None:
+    stores = SegmentStores(RealFiles(tmp_path), segment_bytes=2_000, open_files_max=0)
+    store = stores.open(GROUP, 1)
+    entries = LogMaker().batches(60)
+    write(store, *entries)
+    path = tmp_path / GROUP / names(RealFiles(tmp_path), ".log")[1]
+    path.unlink()
+    assert store.read(1, EVERYTHING)[-1].index == int(path.stem) - 1
+    with pytest.raises(DamagedLog):
+        store.read(int(path.stem) + 3, EVERYTHING)
+    assert store.summary().last_index == int(path.stem) - 1
+    assert not path.exists()
+    stores.close()
+
+
+def test_a_file_in_use_is_not_closed() -> None:
+    files = SimulatedFiles()
+    handles = Handles(files, 2)
+    several = [handles.handle(f"file {number}", create=True) for number in range(5)]
+    with several[0] as first:
+        first.write_at(b"here", 0)
+        for other in several[1:]:
+            with other as file:
+                file.write_at(b"there", 0)
+        assert first.read_at(4, 0) == b"here"
+        assert handles.open_count == 2
+    assert files.open_count == 2
+
+
 def test_indexes_in_memory_are_bounded() -> None:
     files, entries = written(200)
     files.restart()
@@ -298,25 +377,29 @@ def test_readers_go_on_while_tails_and_heads_are_replaced(tmp_path: Path) -> Non
             count += len(found)
         return count
 
+    def replace(step: int) -> None:
+        summary = store.summary()
+        if step % 10 == 9:
+            entry = store.read(summary.last_index - 15, 1)[0]
+            store.save_snapshot(snapshot_at(entry))
+            store.drop_head(entry.index)
+        elif step % 3 == 0:
+            from_index = summary.last_index - step % 11
+            offset = summary.next_offset - (summary.last_index + 1 - from_index)
+            other = LogMaker(from_index - 1, step + 2, offset)
+            store.write(Write(truncate_from=from_index, entries=other.batches(12)))
+            store.sync()
+        else:
+            term = summary.terms[-1][1]
+            write(store, *LogMaker(summary.last_index, term, summary.next_offset).batches(8))
+
     with ThreadPoolExecutor(3) as pool:
         readers = [pool.submit(read_along, seed) for seed in range(3)]
-        random = Random(7)
-        for step in range(60):
-            summary = store.summary()
-            if step % 10 == 9:
-                entry = store.read(summary.last_index - 15, 1)[0]
-                store.save_snapshot(snapshot_at(entry))
-                store.drop_head(entry.index)
-            elif step % 3 == 0:
-                from_index = summary.last_index - random.randint(0, 10)
-                offset = summary.next_offset - (summary.last_index + 1 - from_index)
-                other = LogMaker(from_index - 1, step + 2, offset)
-                store.write(Write(truncate_from=from_index, entries=other.batches(12)))
-                store.sync()
-            else:
-                term = summary.terms[-1][1]
-                write(store, *LogMaker(summary.last_index, term, summary.next_offset).batches(8))
-        done = True
+        try:
+            for step in range(60):
+                replace(step)
+        finally:
+            done = True
         assert all(reader.result(60) > 0 for reader in readers)
     assert store.summary().damage is None
     stores.close()
@@ -340,19 +423,19 @@ def test_a_killed_process_loses_nothing_that_it_acknowledged(tmp_path: Path) -> 
         """
     )
     paths = os.pathsep.join(path for path in sys.path if path)
-    process = subprocess.Popen(
+    acknowledged = 0
+    with subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": paths},
-    )
-    assert process.stdout is not None
-    acknowledged = 0
-    while acknowledged < 500:
-        acknowledged = int(process.stdout.readline())
-    process.send_signal(signal.SIGKILL)
-    acknowledged = max([acknowledged, *map(int, process.stdout.read().split())])
-    process.wait()
-    process.stdout.close()
+    ) as process:
+        assert process.stdout is not None
+        try:
+            while acknowledged < 500:
+                acknowledged = int(process.stdout.readline())
+        finally:
+            process.kill()
+        acknowledged = max([acknowledged, *map(int, process.stdout.read().split())])
     store = SegmentStores(RealFiles(tmp_path), segment_bytes=50_000).open("g", 1)
     assert len(contents(store)) >= acknowledged
     assert store.summary().damage is None

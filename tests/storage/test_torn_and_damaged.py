@@ -455,6 +455,19 @@ def test_a_hard_state_that_cannot_be_read_makes_the_replica_recover() -> None:
     assert contents(store) == entries
 
 
+def test_a_lost_hard_state_stays_lost_until_another_is_written() -> None:
+    files, entries = written(6)
+    files.remove(f"{GROUP}/state")
+    store = open_log(files)
+    store.cut_damage()
+    assert store.summary().damage is not None
+    assert contents(store) == entries
+    write(store, hard_state=HardState(1, None, recovering=True))
+    store.cut_damage()
+    assert store.summary().damage is None
+    assert contents(store) == entries
+
+
 def test_a_missing_hard_state_is_not_a_new_one() -> None:
     files, _ = written(6)
     files.remove(f"{GROUP}/state")

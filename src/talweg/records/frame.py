@@ -114,15 +114,14 @@ def seal(
 
 def stamp(frame: Bytes, *, index: int, term: int, first_offset: int) -> bytes:
     """The leader's stamp: a copy of the frame with its place in the log. The body is not looked at."""
-    header = bytearray(frame[:HEADER_BYTES])
-    if len(header) != HEADER_BYTES:
-        raise Incomplete(f"{len(header)} bytes, a header has {HEADER_BYTES}")
+    if len(frame) < HEADER_BYTES:
+        raise Incomplete(f"{len(frame)} bytes, a header has {HEADER_BYTES}")
     # A new checksum over a damaged header would make the damage look right for ever.
-    if crc32c(header[4:]) != CRC.unpack_from(header)[0]:
+    if crc32c(frame[CRC.size : HEADER_BYTES]) != CRC.unpack_from(frame)[0]:
         raise CorruptBatch("the header does not match its checksum")
-    STAMP.pack_into(header, STAMP_AT, index, term, first_offset)
-    CRC.pack_into(header, 0, crc32c(header[4:]))
-    return b"".join((header, memoryview(frame)[HEADER_BYTES:]))
+    place = STAMP.pack(index, term, first_offset)
+    guarded = b"".join((frame[CRC.size : STAMP_AT], place, frame[STAMP_AT + STAMP.size : HEADER_BYTES]))
+    return b"".join((CRC.pack(crc32c(guarded)), guarded, memoryview(frame)[HEADER_BYTES:]))
 
 
 def check_body(header: Header, buffer: Bytes, position: int = 0) -> None:

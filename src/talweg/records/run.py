@@ -12,7 +12,7 @@ from typing import Final
 from crc32c import crc32c
 
 from talweg.errors import CorruptBatch, Incomplete
-from talweg.records.header import HEADER_BYTES, MAGIC, VERSION, Kind, read_header
+from talweg.records.header import HEADER_BYTES, MAGIC, VERSION, Bytes, Kind, read_header
 
 _PLACE: Final = struct.Struct("<IHBBII8xQQ")  # header_crc … body_crc, then index and term
 _IDENTITY: Final = struct.Struct("<7xB14xh16xQI4xqq")
@@ -20,7 +20,7 @@ _STAMPED: Final = struct.Struct("<24xQQQI28xq")
 _KINDS: Final = len(Kind)
 
 
-def checked_run(buffer: bytes) -> Iterator[tuple[int, int, int, int, bytes]]:
+def checked_run(buffer: Bytes) -> Iterator[tuple[int, int, int, int, bytes]]:
     """(kind, index, term, body_bytes, frame) of each frame in `buffer`, every byte of it checked."""
     view, position, size = memoryview(buffer), 0, len(buffer)
     while position < size:
@@ -43,7 +43,7 @@ def checked_run(buffer: bytes) -> Iterator[tuple[int, int, int, int, bytes]]:
             raise Incomplete(f"{size - position} bytes, the frame has {end - position}")
         if crc32c(view[body:end]) != body_crc:
             raise CorruptBatch(f"the body of the frame at byte {position} does not match its checksum")
-        yield kind, index, term, body_bytes, buffer[position:end]
+        yield kind, index, term, body_bytes, bytes(view[position:end])
         position = end
 
 

@@ -114,6 +114,11 @@ class Group:
         self._touch(self)
         return self.replica.refused(refusal) if refusal is not None else None
 
+    def campaign(self) -> None:
+        """Stand for election now, if this broker may."""
+        self.replica.raft.campaign()
+        self._touch(self)
+
     def hand_over(self, target: int | None = None) -> None:
         """Ask for another leader: `target`, or whoever has most of the log."""
         raft = self.replica.raft

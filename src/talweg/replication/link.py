@@ -7,6 +7,7 @@ only grow.
 
 import asyncio
 import contextlib
+import socket
 import struct
 from collections.abc import Callable
 from typing import cast
@@ -18,7 +19,10 @@ _LENGTH = struct.Struct("<I")
 SEND_BUFFER_BYTES_MAX = 64 << 20  # beyond that packets are dropped, as if the network had lost them
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)  # between attempts to dial; the last one repeats
 
-PacketArrived = Callable[[int, bytes], None]  # from which broker, what
+_RECEIVE_BYTES = 2 << 20  # the usual buffer: an Append of the usual size fits in it
+_LARGE_PART_BYTES = 32 << 10  # from this size on a part is sent without being copied first
+
+PacketArrived = Callable[[int, memoryview], None]  # from which broker, what; only until it returns
 LinkChanged = Callable[[int, bool], None]  # which broker, whether it is connected now
 
 
@@ -34,10 +38,14 @@ class Links:
         self._dialling: dict[int, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
 
-    async def listen(self, host: str, port: int) -> int:
-        """Accept peers; returns the port, which is the given one unless that was 0."""
+    async def listen(self, host: str, port: int, bound: socket.socket | None = None) -> int:
+        """Accept peers; returns the port, which is the given one unless that was 0, or that of a socket
+        that is bound already."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self, None), host, port)
+        if bound is not None:
+            self._server = await loop.create_server(lambda: _Connection(self, None), sock=bound)
+        else:
+            self._server = await loop.create_server(lambda: _Connection(self, None), host, port)
         return int(self._server.sockets[0].getsockname()[1])
 
     def connect(self, peer: int, host: str, port: int) -> None:
@@ -102,13 +110,17 @@ class Links:
             del self._open[peer]
             self._changed(peer, False)
 
-    def arrived(self, peer: int, packet: bytes) -> None:
-        """A packet has come."""
+    def arrived(self, peer: int, packet: memoryview) -> None:
+        """A packet has come. It is gone when this returns."""
         self._arrived(peer, packet)
 
 
-class _Connection(asyncio.Protocol):
-    """Cuts the stream into packets. The first one must be a greeting."""
+class _Connection(asyncio.BufferedProtocol):
+    """Cuts the stream into packets. The first one must be a greeting.
+
+    Bytes are received where they are read from: of a large batch there is then one copy, the frame that
+    is kept, where handing on what arrived would make three.
+    """
 
     def __init__(self, links: Links, expected_peer: int | None) -> None:
         self.closed = asyncio.Event()
@@ -116,7 +128,8 @@ class _Connection(asyncio.Protocol):
         self._expected_peer = expected_peer
         self._peer: int | None = None
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        self._begin = self._end = 0  # of what was received and not yet read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
@@ -127,26 +140,45 @@ class _Connection(asyncio.Protocol):
         self.closed.set()
         self._links.lost(self, self._peer)
 
-    def data_received(self, data: bytes) -> None:
-        buffer = self._buffer
-        buffer += data
-        position, size = 0, len(buffer)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where to receive next. There is always room: see `_make_room`."""
+        return self._buffer[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes more have been received."""
+        self._end += nbytes
+        needed = 4
         try:
-            while size - position >= 4:
-                (length,) = _LENGTH.unpack_from(buffer, position)
+            while self._end - self._begin >= 4:
+                (length,) = _LENGTH.unpack_from(self._buffer, self._begin)
                 if length > wire.PACKET_BYTES_MAX:
                     raise CorruptBatch(f"a packet of {length} bytes")
-                if size - position - 4 < length:
+                needed = 4 + length
+                if self._end - self._begin < needed:
                     break
-                packet = bytes(memoryview(buffer)[position + 4 : position + 4 + length])
-                position += 4 + length
+                packet = self._buffer[self._begin + 4 : self._begin + needed]
+                self._begin += needed
+                needed = 4
                 self._packet(packet)
         except CorruptBatch:
             self.abort()  # whoever this is, we do not speak the same language
             return
-        del buffer[:position]
+        self._make_room(needed)
 
-    def _packet(self, packet: bytes) -> None:
+    def _make_room(self, needed: int) -> None:
+        # For all of the packet that is coming in, and never for nothing at all.
+        received = self._end - self._begin
+        if received == 0 and len(self._buffer) == _RECEIVE_BYTES:
+            self._begin = self._end = 0
+        elif self._begin + needed > len(self._buffer) or received == 0:
+            target = self._buffer
+            size = max(needed, _RECEIVE_BYTES)
+            if len(target) != size:
+                target = memoryview(bytearray(size))
+            target[:received] = self._buffer[self._begin : self._end]
+            self._buffer, self._begin, self._end = target, 0, received
+
+    def _packet(self, packet: memoryview) -> None:
         if self._peer is not None:
             self._links.arrived(self._peer, packet)
             return
@@ -163,10 +195,31 @@ class _Connection(asyncio.Protocol):
             return False
         if transport.get_write_buffer_size() > SEND_BUFFER_BYTES_MAX:
             return False
-        transport.write(b"".join(parts))  # one buffer: a vector of many small ones costs more than the copy
+        # Small parts go in one buffer: a vector of many small ones costs more than the copy.
+        if len(parts) > 1 and max(map(len, parts)) >= _LARGE_PART_BYTES:
+            transport.writelines(_gathered(parts))
+        else:
+            transport.write(b"".join(parts))
         return True
 
     def abort(self) -> None:
         """Hang up at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _gathered(parts: list[bytes]) -> list[bytes]:
+    """The same bytes: large parts as they are, what lies between them joined."""
+    gathered: list[bytes] = []
+    small: list[bytes] = []
+    for part in parts:
+        if len(part) < _LARGE_PART_BYTES:
+            small.append(part)
+            continue
+        if small:
+            gathered.append(b"".join(small))
+            small = []
+        gathered.append(part)
+    if small:
+        gathered.append(b"".join(small))
+    return gathered

@@ -5,7 +5,16 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from talweg.errors import DamagedLog, NotLeader, OutOfSequence, Overloaded, StorageError, TalwegError
+from talweg.errors import (
+    DamagedLog,
+    NotLeader,
+    OutOfSequence,
+    Overloaded,
+    StorageError,
+    StorageFull,
+    TalwegError,
+    Undecided,
+)
 from talweg.raft import CONFIGURATION, NOOP, Entry, Raft, Refusal
 from talweg.records import Kind, encode_frame, peek, stamp
 from talweg.replication.state import PartitionState, Position, encode_positions
@@ -25,6 +34,7 @@ ReadEntries = Callable[[int, int], list[Entry]]  # first and last index → some
 Confirm = Callable[[Callable[[TalwegError | None], None]], None]  # told None once leadership is confirmed
 
 _RECORDS = int(Kind.RECORDS)  # looking it up in the enum is slow
+_DISK_ERRORS = (StorageError, StorageFull)  # told as they are, so that somebody does something about it
 
 
 class Proposals:
@@ -106,11 +116,14 @@ class Proposals:
             self.fail_all(self.refused(Refusal.NOT_LEADER))
 
     def fail_all(self, error: TalwegError) -> None:
-        """Tell everyone who waits."""
+        """Tell everyone who waits. What is in the log may be committed yet, by us or by another leader."""
         told = [done for _, _, done in self._waiting]
         self._waiting.clear()
+        in_doubt = (
+            error if isinstance(error, _DISK_ERRORS) else Undecided(f"it may be written or not: {error}")
+        )
         for done in told:
-            done(error)
+            done(in_doubt)
         self._fail_gathered(error)
 
     def _fail_gathered(self, error: TalwegError) -> None:

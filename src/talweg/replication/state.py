@@ -38,6 +38,7 @@ class Position(msgspec.Struct, frozen=True, gc=False, array_like=True):
     name: str
     next_offset: int  # the first one not yet read
     seek: bool = False  # asked for by hand: may go back
+    token: int = 0  # of the take that moved it: the same take, asked for again, is answered again
 
 
 class PartitionState:
@@ -46,6 +47,7 @@ class PartitionState:
     def __init__(self) -> None:
         self.next_offset = 0  # first offset not yet written
         self.positions: dict[str, int] = {}  # name → first offset not yet read
+        self.tokens: dict[str, int] = {}  # of those positions that a take moved last
         self._producers: dict[int, ProducerState] = {}  # the longest silent one first
 
     def known(self, frame: bytes) -> int | None:
@@ -116,6 +118,10 @@ class PartitionState:
             # A position never goes back by itself, not even by a commit that was overtaken.
             if position.seek or position.next_offset > read:
                 self.positions[position.name] = position.next_offset
+                if position.token:
+                    self.tokens[position.name] = position.token
+                else:
+                    self.tokens.pop(position.name, None)
 
     def _remember(self, producer_id: int, epoch: int, batch: ProducedBatch) -> None:
         producer = self._producers.pop(producer_id, None)  # popped: it moves to the end
@@ -130,6 +136,7 @@ class PartitionState:
         twin = PartitionState()
         twin.next_offset = self.next_offset
         twin.positions = dict(self.positions)
+        twin.tokens = dict(self.tokens)
         twin._producers = dict(self._producers)
         return twin
 
@@ -137,7 +144,9 @@ class PartitionState:
         """For a snapshot. Equal states give equal bytes."""
         producers = list(self._producers.items())  # in order: who is forgotten first is state too
         positions = sorted(self.positions.items())
-        return msgspec.msgpack.encode(_Stored(self.next_offset, positions, producers))
+        return msgspec.msgpack.encode(
+            _Stored(self.next_offset, positions, producers, sorted(self.tokens.items()))
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "PartitionState":
@@ -150,6 +159,7 @@ class PartitionState:
                 raise CorruptBatch(f"a snapshot's state cannot be read: {error}") from error
             state.next_offset = stored.next_offset
             state.positions = dict(stored.positions)
+            state.tokens = dict(stored.tokens)
             state._producers = dict(stored.producers)
         return state
 
@@ -158,6 +168,7 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
     next_offset: int
     positions: list[tuple[str, int]]
     producers: list[tuple[int, ProducerState]]
+    tokens: list[tuple[str, int]] = []
 
 
 def encode_positions(positions: list[Position]) -> bytes:

@@ -60,7 +60,7 @@ def hello(broker: int) -> bytes:
     return _packet(_HELLO.pack(b"Talweg", VERSION, broker))
 
 
-def read_hello(packet: bytes) -> int:
+def read_hello(packet: bytes | memoryview) -> int:
     """The broker at the other end; CorruptBatch if it is none that we understand."""
     if len(packet) != _HELLO.size:
         raise CorruptBatch(f"a greeting of {len(packet)} bytes, expected {_HELLO.size}")
@@ -125,8 +125,9 @@ def _message_parts(group: int, message: Message) -> list[bytes]:
     return [_LENGTH.pack(length) + head + own, *tail]
 
 
-def read_packet(packet: bytes, source: int, target: int) -> Iterator[tuple[int, Message]]:
-    """The (group, message) pairs in a packet from `source`; CorruptBatch if it makes no sense."""
+def read_packet(packet: bytes | memoryview, source: int, target: int) -> Iterator[tuple[int, Message]]:
+    """The (group, message) pairs in a packet from `source`, which keep nothing of it; CorruptBatch if it
+    makes no sense."""
     try:
         if packet[0] == _HEARTBEATS:
             for group, term, commit, round_number in _HEARTBEAT.iter_unpack(memoryview(packet)[1:]):
@@ -135,7 +136,9 @@ def read_packet(packet: bytes, source: int, target: int) -> Iterator[tuple[int, 
                     Heartbeat(source=source, target=target, term=term, commit=commit, round=round_number),
                 )
         elif packet[0] == _HEARTBEAT_REPLIES:
-            for group, term, round_number, life, flags in _HEARTBEAT_REPLY.iter_unpack(packet[1:]):
+            for group, term, round_number, life, flags in _HEARTBEAT_REPLY.iter_unpack(
+                memoryview(packet)[1:]
+            ):
                 yield (
                     group,
                     HeartbeatReply(
@@ -153,7 +156,7 @@ def read_packet(packet: bytes, source: int, target: int) -> Iterator[tuple[int, 
         raise CorruptBatch(f"a packet from broker {source} cannot be read: {error}") from error
 
 
-def _read_message(packet: bytes, source: int, target: int) -> tuple[int, Message]:
+def _read_message(packet: bytes | memoryview, source: int, target: int) -> tuple[int, Message]:
     number, group, term = _HEAD.unpack_from(packet)
     if number not in _TYPES:
         raise ValueError(f"there is no message type {number}")
@@ -161,7 +164,7 @@ def _read_message(packet: bytes, source: int, target: int) -> tuple[int, Message
     own = fields.unpack_from(packet, _HEAD.size)
     rest = _HEAD.size + fields.size
     if kind is Append:
-        entries = entries_in(packet[rest:])
+        entries = entries_in(memoryview(packet)[rest:])
         for entry in entries:
             if entry.kind == CONFIGURATION:
                 Configuration.from_bytes(entry.payload)  # refused here, before it can reach the core
@@ -180,8 +183,8 @@ def _read_message(packet: bytes, source: int, target: int) -> tuple[int, Message
         )
     if kind is InstallSnapshot:
         index, snapshot_term, configuration_bytes = own
-        configuration = Configuration.from_bytes(packet[rest : rest + configuration_bytes])
-        snapshot = Snapshot(index, snapshot_term, configuration, packet[rest + configuration_bytes :])
+        configuration = Configuration.from_bytes(bytes(packet[rest : rest + configuration_bytes]))
+        snapshot = Snapshot(index, snapshot_term, configuration, bytes(packet[rest + configuration_bytes :]))
         return group, InstallSnapshot(source=source, target=target, term=term, snapshot=snapshot)
     if len(packet) != rest:
         raise ValueError(f"{len(packet) - rest} bytes too many for a {kind.__name__}")

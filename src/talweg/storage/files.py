@@ -38,8 +38,8 @@ class File(Protocol):
 class Files(Protocol):
     """A file system. Names of files are paths relative to its root, with `/`."""
 
-    def open(self, path: str) -> File:
-        """Open for reading and writing; created when missing."""
+    def open(self, path: str, *, create: bool = True) -> File:
+        """Open for reading and writing; when missing it is created, or FileNotFoundError raised."""
 
     def exists(self, path: str) -> bool:
         """A file or a directory."""
@@ -69,8 +69,9 @@ class Files(Protocol):
 class RealFile:
     """A descriptor with positional reads and writes."""
 
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def __init__(self, path: Path, *, create: bool) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        self._descriptor = os.open(path, flags, 0o644)
 
     def write_at(self, data: bytes | memoryview, position: int) -> int:
         return os.pwrite(self._descriptor, data, position)
@@ -101,8 +102,8 @@ class RealFiles:
         self.root.mkdir(parents=True, exist_ok=True)
         self._lock_descriptor = -1
 
-    def open(self, path: str) -> RealFile:
-        return RealFile(self.root / path)
+    def open(self, path: str, *, create: bool = True) -> RealFile:
+        return RealFile(self.root / path, create=create)
 
     def exists(self, path: str) -> bool:
         return (self.root / path).exists()

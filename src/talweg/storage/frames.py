@@ -9,6 +9,7 @@ framed once, by the leader, and from then on only moved.
 from talweg.errors import CorruptBatch
 from talweg.raft import CONFIGURATION, Entry
 from talweg.records import HEADER_BYTES, Header, Kind, checked_run, encode_frame
+from talweg.records.header import Bytes
 
 LAST_BARE_KIND = CONFIGURATION  # this kind and those below it carry only a body
 
@@ -29,7 +30,7 @@ def entry_of(header: Header, frame: bytes) -> Entry:
     return Entry(header.index, header.term, kind, frame)
 
 
-def entries_in(buffer: bytes) -> list[Entry]:
+def entries_in(buffer: Bytes) -> list[Entry]:
     """All entries in a run of frames, each checked in full.
 
     Raises CorruptBatch where a frame is not sound, or where an index does not follow the one before.

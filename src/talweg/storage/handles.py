@@ -19,11 +19,12 @@ class FileGone(Exception):
 class Handle:
     """One file by name. `with handle as file:` keeps it open meanwhile; it may be nested."""
 
-    def __init__(self, handles: "Handles", path: str) -> None:
+    def __init__(self, handles: "Handles", path: str, *, create: bool) -> None:
         self.path = path
         self._handles = handles
         # Changed by Handles alone, under its lock:
         self.file: File | None = None
+        self.create = create  # when it is opened next
         self.pins = 0  # users at this moment; a pinned file is never closed
         self.gone = False
 
@@ -62,9 +63,10 @@ class Handles:
         """How many files are open now."""
         return len(self._open)
 
-    def handle(self, path: str) -> Handle:
-        """A handle on a file, which is created on first use when missing."""
-        return Handle(self, path)
+    def handle(self, path: str, *, create: bool = False) -> Handle:
+        """A handle on a file; with `create` it is made on first use. Nobody else makes files: a reader
+        who comes late must not bring back what was removed."""
+        return Handle(self, path, create=create)
 
     def acquire(self, handle: Handle) -> File:
         """Open if need be, and keep open until released."""
@@ -72,7 +74,8 @@ class Handles:
             if handle.gone:
                 raise FileGone(handle.path)
             if handle.file is None:
-                handle.file = self.files.open(handle.path)
+                handle.file = self.files.open(handle.path, create=handle.create)
+                handle.create = False
                 self._open[handle] = None
             else:
                 self._open.move_to_end(handle)

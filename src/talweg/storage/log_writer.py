@@ -65,7 +65,7 @@ class LogWriter:
     ) -> None:
         """Read what the directory holds. Raises DamagedLog, NewerFormat, OSError."""
         self.directory = directory
-        self.state = StateFile(handles.handle(f"{directory}/{STATE_NAME}"))
+        self.state = StateFile(handles.handle(f"{directory}/{STATE_NAME}", create=True))
         self._handles = handles
         self._files = handles.files
         self._cache = cache
@@ -202,7 +202,8 @@ class LogWriter:
             index, offset = previous.contents.last_index + 1, previous.contents.next_offset
             begins_at = previous.segment.ends_at
         contents = Contents(index, offset, self._settings.index_interval_bytes)
-        return Tail(Segment(self._handles, self.directory, index, contents, begins_at), is_new=True)
+        segment = Segment(self._handles, self.directory, index, contents, begins_at, create=True)
+        return Tail(segment, is_new=True)
 
     def _publish(self, made: list[Tail]) -> None:
         segments = self.view.segments
@@ -240,6 +241,8 @@ class LogWriter:
         self, snapshot: Snapshot, next_offset: int, entries: list[Entry], hard_state: HardState | None
     ) -> None:
         """The whole log gives way to a snapshot and what follows it. Durable."""
+        if self._tail is not None:
+            self._tail.sync()  # if it is not replaced after all, it must be as it was
         first_index = snapshot.index + 1
         frames = self._framed(first_index, next_offset, entries)
         meta = Meta(
@@ -306,6 +309,8 @@ class LogWriter:
         # it, loading would have to look at every header there.
         assert meta.replacement is not None
         stage(self._files, self.directory, meta.replacement, frames, snapshot)
+        # Readers go first, and wait for us: none may open a file that is no longer what it was.
+        self._let_go(self.view.segments)
         self._undecided = None if hard_state is None else (meta.changes, hard_state)
         try:
             write_meta(self._files, self.directory, meta)  # from here on it is true

@@ -219,7 +219,7 @@ class LogReader:
                         walk.position += len(frame)
                         walk.index += 1
                         yield header, frame
-            except Unsound as error:
+            except (Unsound, FileNotFoundError) as error:
                 raise UnsoundEntry(walk.index, f"in {segment.log.path}, {error}") from error
 
     def _headers(self, view: View, place: Place, index: int) -> Iterator[tuple[int, Header]]:
@@ -232,7 +232,7 @@ class LogReader:
                         raise UnsoundEntry(index, f"entry {header.index} stands in its place")
                     yield position, header
                     index += 1
-        except Unsound as error:
+        except (Unsound, FileNotFoundError) as error:
             raise UnsoundEntry(index, f"in {segment.log.path}, {error}") from error
 
 

@@ -134,10 +134,13 @@ def load_points(files: Files, segment: Segment) -> SparseIndex:
     if found is not None and found[0].log_bytes == contents.log_bytes:
         return found[1]
     start = Start(contents.first_index, contents.first_offset, 0, contents.first_position)
-    with segment.log as file:
-        rebuilt, problem = read_contents(
-            file, start, contents.log_bytes, contents.interval_bytes, bodies=False
-        )
+    try:
+        with segment.log as file:
+            rebuilt, problem = read_contents(
+                file, start, contents.log_bytes, contents.interval_bytes, bodies=False
+            )
+    except FileNotFoundError as error:
+        raise UnsoundEntry(contents.first_index, f"{segment.log.path} is missing") from error
     if problem is not None and not len(rebuilt.points):
         raise UnsoundEntry(rebuilt.last_index + 1, f"in {segment.log.path}, {problem}")
     return rebuilt.points  # what comes before damage can be found; who looks beyond it meets it

@@ -15,7 +15,7 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 
 _JOINED_BYTES_MAX = 1 << 20  # smaller frames are joined up to this size, to be written at once
-_LARGE_FRAME_BYTES = 256 << 10  # from this size on a frame is written without being copied first
+_LARGE_FRAME_BYTES = 32 << 10  # from this size on a frame is written without being copied first
 
 
 def log_name(base_index: int) -> str:
@@ -32,12 +32,19 @@ class Segment:
     """A file of the log. Bytes below a published end never change; a cut makes a new Segment."""
 
     def __init__(
-        self, handles: Handles, directory: str, base_index: int, contents: Contents, begins_at: int
+        self,
+        handles: Handles,
+        directory: str,
+        base_index: int,
+        contents: Contents,
+        begins_at: int,
+        *,
+        create: bool = False,
     ) -> None:
         self.base_index = base_index
         self.contents = contents
         self.begins_at = begins_at  # bytes of the log before this file, counted from wherever it was opened
-        self.log = handles.handle(f"{directory}/{log_name(base_index)}")
+        self.log = handles.handle(f"{directory}/{log_name(base_index)}", create=create)
         self.index_path = f"{directory}/{index_name(base_index)}"
 
     @property

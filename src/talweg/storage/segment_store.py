@@ -208,6 +208,8 @@ class SegmentStore(LogStore):
                 # There is damage on the way to where it was to be cut: then it is cut there.
                 assert error.index < index
                 self._log.note_damage(Damage(error.index, str(error)))
+            else:
+                return  # what is reported now (a hard state that was not written anew) is not in the log
 
     def close(self) -> None:
         """Sync and let go. Closing twice is harmless."""

@@ -288,10 +288,12 @@ class SimulatedFiles:
 
     # Files
 
-    def open(self, path: str) -> SimulatedFile:
-        """Open for reading and writing; created when missing."""
+    def open(self, path: str, *, create: bool = True) -> SimulatedFile:
+        """Open for reading and writing; when missing it is created, or FileNotFoundError raised."""
         directory, name = self._parent(path)
         node = directory.entries.get(name)
+        if node is None and not create:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if node is None:
             self.acting("open")
             node = _Inode()

@@ -11,7 +11,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 import msgspec
@@ -110,15 +111,33 @@ def _reports(options: argparse.Namespace) -> Iterator[Report]:
         return
     # Spawned, not forked: a worker then is a process like any other, with nothing of ours in it.
     context = multiprocessing.get_context("spawn")
-    # Ctrl-C reaches every process of the terminal. The first one alone decides what it means: the others
-    # are born deaf to it.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     jobs = min(options.jobs, options.seeds)
     begun = context.Barrier(jobs + 1)
-    with context.Pool(jobs, _begin, (begun,)) as pool:
+    with _interrupts_put_off() as go_on, context.Pool(jobs, _begin, (begun,)) as pool:
         begun.wait(_BEGIN_SECONDS_MAX)  # a worker that is still being born does not die quietly
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        go_on()
         yield from pool.imap_unordered(run, seeds, chunksize=4)
+
+
+@contextmanager
+def _interrupts_put_off() -> Iterator[Callable[[], None]]:
+    # Ctrl-C reaches every process of the terminal. The first one alone decides what it means: those that
+    # are born in here never hear it, and we do when `go_on` is called.
+    heard: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+    def go_on() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+        if heard:
+            raise KeyboardInterrupt
+
+    try:
+        yield go_on
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
 
 
 def _begin(begun: "Barrier") -> None:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from talweg.testing.simulation.cluster import Cluster
 
 _START_RETRY_TICKS = 5
-_LATE_READS = 0.05  # share of reads for followers whose result comes late
 _LATE_READ_TICKS_MAX = 80
 
 
@@ -42,6 +41,7 @@ class Broker:
         self.paused = False
         self.tick_us = TICK_US  # its clock's idea of a tick
         self.disk_us = 300  # what a write or a sync takes on average
+        self.late_reads = 0.05  # share of reads for followers whose result comes late
         self.configurations: list[tuple[int, Configuration]] = []  # in its log when it was last up
         self._rotten: list[tuple[str, int, int]] = []  # file, position, the wrong byte
         self._cluster = cluster
@@ -329,7 +329,7 @@ class Broker:
                 self.reopen()
                 return
             # What was read may be old when the core gets it: a thread may have been left waiting.
-            late = self._random.random() < _LATE_READS
+            late = self._random.random() < self.late_reads
             delay_us = self._random.randrange(_LATE_READ_TICKS_MAX * TICK_US) if late else None
             self._disk(lambda: self._fetched(fetch, result), delay_us)
 

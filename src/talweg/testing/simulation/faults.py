@@ -33,12 +33,13 @@ class Faults:
         cluster = self._cluster
         cluster.network.heal()
         cluster.network.weather = msgspec.structs.replace(
-            cluster.network.weather, drop=0.0, late=0.0, duplicate=0.0
+            cluster.network.weather, drop=0.0, late=0.0, duplicate=0.0, in_order=True
         )
         for broker in cluster.brokers.values():
             broker.resume()
             broker.disk.trouble = None
             broker.disk.keep_power()
+            broker.late_reads = 0.0
             broker.disk_us = min(broker.disk_us, cluster.profile.disk_us)
             broker.tick_us = TICK_US
         for broker in cluster.members():

@@ -277,6 +277,10 @@ class Invariants:
 
     def _check_acknowledgement(self, broker: Watched, reply: AppendReply) -> None:
         durable = broker.durable
+        if durable.hard_state.term > reply.term:
+            # To a leader of the past, and perhaps overwritten in the same sync. It does no harm: whoever
+            # elected the present leader had none of it, and no majority can do without all of them.
+            return
         if durable.last_index < reply.index:
             raise Violation(
                 f"broker {broker.number} acknowledged entry {reply.index}, durable is {durable.last_index}"

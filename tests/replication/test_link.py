@@ -1,0 +1,96 @@
+"""Packets between two brokers, however large and however the network cuts them."""
+
+import asyncio
+import struct
+from collections.abc import Coroutine
+from random import Random
+from typing import Any
+
+from replication.hosts import wait_until
+from talweg.replication import link, wire
+from talweg.replication.link import Links
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def packet(body: bytes) -> list[bytes]:
+    return [struct.pack("<I", len(body)), body]
+
+
+class Pair:
+    """Two brokers that are connected; what the second hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+        self.first = Links(1, lambda peer, packet: None, lambda peer, connected: None)
+        self.second = Links(
+            2, lambda peer, packet: self.heard.append(bytes(packet)), lambda peer, connected: None
+        )
+
+    async def __aenter__(self) -> "Pair":
+        port = await self.second.listen("127.0.0.1", 0)
+        self.first.connect(2, "127.0.0.1", port)
+        await wait_until(lambda: 1 in self.second.connected and 2 in self.first.connected)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.first.close()
+        await self.second.close()
+
+
+def test_packets_arrive_whole_and_in_order_whatever_their_size() -> None:
+    async def test() -> None:
+        random = Random(1)
+        sizes = [
+            1,
+            5_000_000,
+            2,
+            link._RECEIVE_BYTES - 4,
+            link._RECEIVE_BYTES,
+            3,
+            100_000,
+            100_000,
+            9_000_000,
+        ]
+        sizes += [random.randrange(1, 300_000) for _ in range(60)] + [0, 0, 7]
+        bodies = [random.randbytes(size) for size in sizes]
+        async with Pair() as pair:
+            for body in bodies:
+                assert pair.first.send(2, packet(body))
+            await wait_until(lambda: len(pair.heard) == len(bodies))
+            assert pair.heard == bodies
+
+    run(test())
+
+
+def test_after_a_large_packet_its_buffer_is_let_go() -> None:
+    async def test() -> None:
+        async with Pair() as pair:
+            pair.first.send(2, packet(bytes(20 << 20)))
+            pair.first.send(2, packet(b"small"))
+            await wait_until(lambda: len(pair.heard) == 2)
+            (connection,) = pair.second._accepted
+            assert len(connection._buffer) == link._RECEIVE_BYTES
+
+    run(test())
+
+
+def test_bytes_that_trickle_in_make_the_same_packets() -> None:
+    heard: list[bytes] = []
+    links = Links(2, lambda peer, packet: heard.append(bytes(packet)), lambda peer, connected: None)
+    connection = link._Connection(links, None)
+    stream = wire.hello(1) + b"".join(b"".join(packet(body)) for body in (b"a", b"", b"bcd" * 1000))
+    for byte in stream:
+        view = connection.get_buffer(-1)
+        view[0] = byte
+        connection.buffer_updated(1)
+    assert heard == [b"a", b"", b"bcd" * 1000]
+
+
+def test_large_parts_are_sent_as_they_are_and_small_ones_together() -> None:
+    large = bytes(link._LARGE_PART_BYTES)
+    gathered = link._gathered([b"a", b"b", large, b"c", large, large, b"d", b"e"])
+    assert gathered == [b"ab", large, b"c", large, large, b"de"]
+    assert gathered[1] is large
