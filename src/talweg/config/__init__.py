@@ -1,0 +1,25 @@
+"""Settings: one frozen value for each process, read from flags, variables and a file, and checked once.
+
+    load_settings                       the settings of a process, or InvalidSetting with the wrong one's name
+    BrokerSettings, ManagerSettings     what there is to be set; the fields are the table of all settings
+    describe, settings_of, default_of   the same for people, and for the command line
+
+Where a setting is given in several places, the first of these counts: a flag, a `TALWEG_*` variable, a
+variable of the reference documents (PORT, MANAGER_ADDRESS, CURRENT_ADDRESS, READ_ONLY), the file's table for
+the process, the file's top, the default. The file is TOML and is named by `--config` or by TALWEG_CONFIG. One
+file may serve all processes: what stands at its top is for all, what stands under [broker] for brokers.
+"""
+
+from talweg.config.loading import default_of, describe, load_settings
+from talweg.config.settings import BrokerSettings, ManagerSettings, ProcessSettings, Setting, settings_of
+
+__all__ = [
+    "BrokerSettings",
+    "ManagerSettings",
+    "ProcessSettings",
+    "Setting",
+    "default_of",
+    "describe",
+    "load_settings",
+    "settings_of",
+]

@@ -1,0 +1,47 @@
+"""Declared calls as an HTTP server, and a client for servers that talk to servers.
+
+Call, Parameters, Answer     what a call takes and answers; RawBody and RawAnswer when it is not JSON
+Request, RawResponse         what a handler is given, and returns when its answer is not JSON
+Application, Limits          the calls as an ASGI application, with `/openapi.json` and `/docs`
+Server                       serves an application on a port
+HttpClient                   asks other servers; a failure comes back as the error that was raised there
+"""
+
+from talweg.http.answering import Failure, Leader, error_of
+from talweg.http.application import Application, Limits
+from talweg.http.calls import (
+    Answer,
+    Call,
+    Header,
+    Natural,
+    Parameters,
+    RawAnswer,
+    RawBody,
+    RawResponse,
+    Request,
+)
+from talweg.http.client import HttpClient
+from talweg.http.connection import HttpResponse
+from talweg.http.openapi import openapi
+from talweg.http.server import Server
+
+__all__ = [
+    "Answer",
+    "Application",
+    "Call",
+    "Failure",
+    "Header",
+    "HttpClient",
+    "HttpResponse",
+    "Leader",
+    "Limits",
+    "Natural",
+    "Parameters",
+    "RawAnswer",
+    "RawBody",
+    "RawResponse",
+    "Request",
+    "Server",
+    "error_of",
+    "openapi",
+]

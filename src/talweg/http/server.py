@@ -1,0 +1,155 @@
+"""Serves an application on a port, inside an event loop that is running already.
+
+uvicorn does the work. What is changed here: it takes no signals (whoever runs the process does), it
+answers even a request that is no HTTP in JSON, and it bounds a request's head, which it would not.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Final, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from talweg.errors import BadRequest, InvalidSetting
+from talweg.http.answering import failure_response
+
+Asgi = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
+
+HEAD_BYTES_MAX: Final = 64 << 10  # of a request line and its headers, beside what two reads may bring
+KEEP_ALIVE_SECONDS: Final = 75  # longer than clients keep what they do not use: they close, we do not
+_BACKLOG: Final = 2048
+_LAST_WORDS_SECONDS: Final = 1.0  # for requests that were told to stop to say so
+
+
+class Server:
+    """Listens from `start` to `stop`. Port 0 takes any free one."""
+
+    def __init__(self, application: Asgi, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.host = host
+        self.port = port  # the real one, after start
+        self._application = application
+        self._uvicorn: _Uvicorn | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> int:
+        """Listen; returns the port. Raises InvalidSetting when host and port cannot be listened on."""
+        assert self._serving is None, "a server starts once"
+        listening = await self._listen()
+        self.port = listening.getsockname()[1]
+        self._uvicorn = _Uvicorn(_config(self._application))
+        self._serving = asyncio.get_running_loop().create_task(self._uvicorn.serve([listening]))
+        ready = asyncio.ensure_future(self._uvicorn.ready.wait())
+        await asyncio.wait({ready, self._serving}, return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            ready.cancel()
+            await self._serving  # raises what kept it from starting
+        return self.port
+
+    async def _listen(self) -> socket.socket:
+        where = f"{self.host}:{self.port}"
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            family, kind, protocol, _, address = found[0]
+            listening = socket.socket(family, kind, protocol)
+            try:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listening.bind(address)
+                # Now, and not when uvicorn does: whoever is told the port may connect.
+                listening.listen(_BACKLOG)
+                listening.setblocking(False)
+            except BaseException:
+                listening.close()
+                raise
+        except (OSError, OverflowError, UnicodeError) as error:
+            raise InvalidSetting(f"cannot listen on {where}: {error}") from error
+        return listening
+
+    async def stop(self, seconds_max: float = 5.0) -> None:
+        """Listen no more and let requests under way finish; those that take longer are told to stop."""
+        if self._uvicorn is None or self._serving is None:
+            return
+        self._uvicorn.config.timeout_graceful_shutdown = cast("int", seconds_max)  # any number will do
+        self._uvicorn.should_exit = True
+        await self._serving
+        state = self._uvicorn.server_state
+        if state.tasks:
+            await asyncio.wait(set(state.tasks), timeout=_LAST_WORDS_SECONDS)
+        for connection in list(state.connections):
+            transport = cast("HttpToolsProtocol", connection).transport
+            if not transport.is_closing():  # one that is still sends what it has
+                transport.abort()
+        self._uvicorn = None
+
+
+class _Uvicorn(uvicorn.Server):
+    """Says when it listens, and leaves signals alone."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Signals are the affair of whoever runs the process."""
+        yield
+
+
+class _Protocol(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._in_head = False
+        self._head_bytes = 0  # of reads that began and ended within the head that is coming in
+
+    def data_received(self, data: bytes) -> None:
+        began_in_head = self._in_head
+        super().data_received(data)
+        if began_in_head and self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+                self.send_400_response(f"the head of the request has more than {HEAD_BYTES_MAX} bytes")
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """As every other failure."""
+        response = failure_response(BadRequest(msg))
+        lines = [b"HTTP/1.1 400 Bad Request", *(b"%b: %b" % header for header in response.headers)]
+        head = b"\r\n".join([*lines, b"connection: close", b"", b""])
+        self.transport.write(head + cast("bytes", response.body))
+        self.transport.close()
+
+
+def _config(application: Asgi) -> uvicorn.Config:
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    return uvicorn.Config(
+        cast("Any", application),
+        http=_Protocol,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )
