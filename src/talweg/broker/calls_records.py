@@ -1,0 +1,303 @@
+"""The batch API: many messages a request, of one partition that this broker leads."""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+
+from talweg.broker.waiting import within
+from talweg.errors import (
+    BadRequest,
+    BatchTooLarge,
+    CorruptBatch,
+    GroupNotFound,
+    Incomplete,
+    NoQuorum,
+    NotLeader,
+    OffsetOutOfRange,
+    OutOfSequence,
+    Overloaded,
+    StorageError,
+    StorageFull,
+    Unavailable,
+    Undecided,
+)
+from talweg.http import (
+    Answer,
+    Call,
+    Header,
+    Natural,
+    Parameters,
+    RawAnswer,
+    RawBody,
+    RawResponse,
+    Request,
+)
+from talweg.protocol import consumer_name
+from talweg.records import (
+    RAW_BYTES_MAX,
+    Batch,
+    Kind,
+    frames,
+    frames_to_ipc,
+    frames_to_ndjson,
+    ipc_to_frame,
+    ndjson_to_frame,
+)
+
+if TYPE_CHECKING:
+    from talweg.broker.broker import Broker
+
+FRAMES: Final = "application/vnd.talweg.frames"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+NDJSON: Final = "application/x-ndjson"
+MEDIA_TYPES: Final = (ARROW, FRAMES, NDJSON)
+
+FETCH_BYTES: Final = 1 << 20  # unless a reader says otherwise
+_INLINE_BYTES_MAX: Final = 128 << 10  # what is smaller is not worth a thread
+
+LEADER_ERRORS: Final = (GroupNotFound, NotLeader, NoQuorum, Unavailable, StorageError)
+WRITE_ERRORS: Final = (*LEADER_ERRORS, Overloaded, StorageFull, Undecided)
+
+
+class PartitionPath(Parameters, frozen=True, kw_only=True):
+    """A partition of a topic."""
+
+    topic: str
+    partition: Natural
+
+
+class Produce(PartitionPath, frozen=True, kw_only=True):
+    """Who produces, for what is not in frames (a frame says so itself)."""
+
+    producer_id: Annotated[Natural | None, Header("Talweg-Producer-Id")] = None
+    producer_epoch: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=32767)] | None, Header("Talweg-Producer-Epoch")
+    ] = None
+    sequence: Annotated[Natural | None, Header("Talweg-Sequence")] = None
+
+
+class Produced(Answer, frozen=True, kw_only=True):
+    """Where the messages stand: `count` of them from `offset` on."""
+
+    offset: Natural
+    count: Natural
+
+
+class Fetch(PartitionPath, frozen=True, kw_only=True):
+    """What to read. At the end of the log, waits for the first message to come."""
+
+    offset: Natural
+    max_bytes: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)] = FETCH_BYTES
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 0
+
+
+class Offsets(Parameters, frozen=True, kw_only=True):
+    """Where: the first message kept, behind the last one, or the first one not older than a timestamp in
+    microseconds since 1970."""
+
+    topic: str
+    at: Literal["earliest", "latest"] | Natural = "latest"
+
+
+class OffsetsAnswer(Answer, frozen=True, kw_only=True):
+    """An offset for each partition that this broker leads; the others are led elsewhere."""
+
+    offsets: dict[int, Natural]
+    elsewhere: list[Natural]
+
+
+class Commit(Parameters, frozen=True, kw_only=True):
+    """A position: the first offset that was not read. Either the number of a registered consumer, or any
+    other name that does not begin with `#`."""
+
+    consumer: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
+    consumer_id: Natural | None = None
+    offset: Natural
+    seek: bool = False  # without it a position does not go back
+
+
+class AskPosition(PartitionPath, frozen=True, kw_only=True):
+    """Whose position."""
+
+    consumer: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
+    consumer_id: Natural | None = None
+
+
+class PositionAnswer(Answer, frozen=True, kw_only=True):
+    """The first offset that was not read; null if it never read here."""
+
+    position: Natural | None
+
+
+class RecordCalls:
+    """Answers them for one broker."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._settings = broker.settings
+
+    def calls(self) -> list[Call]:
+        """What is answered here."""
+        partition = "/v1/topics/{topic}/partitions/{partition}"
+        return [
+            Call(
+                "POST",
+                f"{partition}/records",
+                self._produce,
+                "Append messages",
+                parameters=Produce,
+                body=RawBody(
+                    MEDIA_TYPES,
+                    self._settings.body_bytes_max,
+                    "An Arrow IPC stream with a `value` column (and `key`, `timestamp`, `headers`), frames, "
+                    "or a JSON object a line.",
+                ),
+                answer=Produced,
+                errors=(*WRITE_ERRORS, CorruptBatch, Incomplete, BatchTooLarge, OutOfSequence),
+                tag="Batches",
+            ),
+            Call(
+                "GET",
+                f"{partition}/records",
+                self._fetch,
+                "Read messages from an offset on",
+                parameters=Fetch,
+                answer=RawAnswer(
+                    MEDIA_TYPES,
+                    "Messages from the offset on. Frames are whole: the first may begin before it.",
+                    (
+                        ("Talweg-Start-Offset", "The first offset that is kept"),
+                        ("Talweg-High-Watermark", "The first offset that is not committed"),
+                    ),
+                ),
+                errors=(*LEADER_ERRORS, OffsetOutOfRange, CorruptBatch),
+                tag="Batches",
+            ),
+            Call(
+                "GET",
+                "/v1/topics/{topic}/offsets",
+                self._offsets,
+                "Where partitions begin and end",
+                parameters=Offsets,
+                answer=OffsetsAnswer,
+                errors=LEADER_ERRORS,
+                tag="Batches",
+            ),
+            Call(
+                "POST",
+                f"{partition}/positions",
+                self._commit,
+                "Commit a position",
+                parameters=PartitionPath,
+                body=Commit,
+                errors=(*WRITE_ERRORS, OffsetOutOfRange),
+                tag="Batches",
+            ),
+            Call(
+                "GET",
+                f"{partition}/positions",
+                self._position,
+                "A committed position",
+                parameters=AskPosition,
+                answer=PositionAnswer,
+                errors=LEADER_ERRORS,
+                tag="Batches",
+            ),
+        ]
+
+    async def _produce(self, request: Request[Produce, bytes]) -> Produced:
+        place, body = request.parameters, request.body
+        partition = self._broker.hosting.partition(place.topic, place.partition)
+        if len(body) <= _INLINE_BYTES_MAX:
+            made = _checked_frames(request.body_type, body, place)
+        else:
+            made = await asyncio.to_thread(_checked_frames, request.body_type, body, place)
+        appended = await within(self._settings.request_seconds_max, partition.append(made))
+        return Produced(offset=appended[0].first_offset, count=sum(each.count for each in appended))
+
+    async def _fetch(self, request: Request[Fetch, None]) -> RawResponse:
+        asked, settings = request.parameters, self._settings
+        partition = self._broker.hosting.partition(asked.topic, asked.partition)
+        wait_seconds = min(asked.wait_ms / 1000, settings.wait_seconds_max)
+        bytes_max = min(asked.max_bytes, settings.fetch_bytes_max)
+        fetched = await partition.read(asked.offset, bytes_max, wait_seconds)
+        body: bytes | list[bytes] = fetched.frames
+        if request.media_type != FRAMES:
+            encode = frames_to_ipc if request.media_type == ARROW else frames_to_ndjson
+            body = await asyncio.to_thread(encode, fetched.frames, from_offset=asked.offset)
+        return RawResponse(
+            body=body,
+            media_type=request.media_type,
+            headers=(
+                ("Talweg-Start-Offset", str(fetched.start_offset)),
+                ("Talweg-High-Watermark", str(fetched.high_watermark)),
+            ),
+        )
+
+    async def _offsets(self, request: Request[Offsets, None]) -> OffsetsAnswer:
+        topic, at = request.parameters.topic, request.parameters.at
+        partitions = self._broker.hosting.of_topic(topic)
+        if not partitions:
+            raise GroupNotFound(f"this broker carries no partition of topic {topic}")
+        offsets: dict[int, int] = {}
+        elsewhere: list[int] = []
+        for partition in partitions:
+            try:
+                if isinstance(at, int):
+                    offsets[partition.number] = await partition.offset_at(at)
+                else:
+                    ends = await partition.ends()
+                    offsets[partition.number] = ends.start_offset if at == "earliest" else ends.next_offset
+            except NotLeader:
+                elsewhere.append(partition.number)
+        return OffsetsAnswer(offsets=offsets, elsewhere=elsewhere)
+
+    async def _commit(self, request: Request[PartitionPath, Commit]) -> None:
+        place, commit = request.parameters, request.body
+        partition = self._broker.hosting.partition(place.topic, place.partition)
+        name = _position_name(commit.consumer, commit.consumer_id)
+        moved = partition.commit_position(name, commit.offset, seek=commit.seek)
+        await within(self._settings.request_seconds_max, moved)
+
+    async def _position(self, request: Request[AskPosition, None]) -> PositionAnswer:
+        asked = request.parameters
+        partition = self._broker.hosting.partition(asked.topic, asked.partition)
+        return PositionAnswer(position=partition.position(_position_name(asked.consumer, asked.consumer_id)))
+
+
+def _position_name(consumer: str | None, consumer_id: int | None) -> str:
+    if (consumer is None) == (consumer_id is None):
+        raise BadRequest("either consumer or consumer_id says whose position it is")
+    if consumer is None:
+        assert consumer_id is not None
+        return consumer_name(consumer_id)
+    if consumer.startswith("#"):
+        raise BadRequest("consumer: names do not begin with #; a registered consumer has a consumer_id")
+    return consumer
+
+
+def _checked_frames(media_type: str, body: bytes, produce: Produce) -> list[bytes]:
+    """The body as frames. Whatever is taken here can be read by every reader for ever."""
+    if media_type != FRAMES:
+        encode = ipc_to_frame if media_type == ARROW else ndjson_to_frame
+        return [
+            encode(
+                body,
+                timestamp=time.time_ns() // 1000,
+                producer_id=-1 if produce.producer_id is None else produce.producer_id,
+                producer_epoch=-1 if produce.producer_epoch is None else produce.producer_epoch,
+                sequence=-1 if produce.sequence is None else produce.sequence,
+            )
+        ]
+    made = []
+    for header, view in frames(body, bytes_max=RAW_BYTES_MAX):
+        if header.kind is not Kind.RECORDS:
+            raise CorruptBatch(f"a frame of {header.kind.name.lower()} cannot be produced, only records")
+        frame = bytes(view)
+        Batch.from_frame(frame)
+        made.append(frame)
+    if not made:
+        raise CorruptBatch("no messages: a batch holds at least one")
+    return made

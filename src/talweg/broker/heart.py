@@ -1,0 +1,165 @@
+"""Tells the primary, every second, that this broker lives and what it leads; does what the answer says."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+import msgspec
+
+from talweg.broker.directory import Carried, DataDirectory
+from talweg.broker.hosting import Hosting
+from talweg.config import BrokerSettings
+from talweg.errors import BrokerNotFound, TalwegError
+from talweg.http import HttpClient
+from talweg.protocol import AddBroker, BrokerAdded, Heartbeat, HeartbeatAnswer, Peer
+
+_RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)  # after a manager could not be asked; the last one repeats
+
+_log = logging.getLogger("talweg.broker")
+
+
+class Heart:
+    """Beats from `run` on. `begin_hosting` is called once, when the broker's number is known."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        directory: DataDirectory,
+        begin_hosting: Callable[[int], Awaitable[Hosting]],
+        *,
+        endpoint: str,
+        peer_endpoint: str,
+    ) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._begin_hosting = begin_hosting
+        self._endpoint = endpoint
+        self._peer_endpoint = peer_endpoint
+        self._client = HttpClient(connections_max=2)
+        self._hosting: Hosting | None = None
+        self._nudged = asyncio.Event()
+        self._manager = 0  # which of the settings' managers answers
+        self._connected: dict[int, str] = {}  # peers, and where they are
+
+    def nudge(self) -> None:
+        """Beat now: the primary has something new."""
+        self._nudged.set()
+
+    async def run(self) -> None:
+        """Register, then beat for ever. What cannot be done now is tried again."""
+        carried = self._directory.carried
+        if carried.broker_id is not None:
+            await self._begin(carried.broker_id)
+        registered = False
+        failures = 0
+        while True:
+            self._nudged.clear()
+            try:
+                if not registered:
+                    await self._register()
+                    registered = True
+                await self._beat()
+                failures = 0
+                pause = self._settings.heartbeat_seconds
+            except BrokerNotFound:
+                registered = False
+                pause = 0.0
+            except TalwegError as error:
+                if failures == 0:
+                    _log.warning("no heartbeat: %s", error)
+                pause = min(_RETRY_SECONDS[min(failures, 3)], self._settings.heartbeat_seconds)
+                failures += 1
+                self._manager += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._nudged.wait(), pause)
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._client.close()
+
+    async def _register(self) -> None:
+        added = await self._client.call(
+            self._primary(),
+            "POST",
+            "/admin/broker/add",
+            BrokerAdded,
+            AddBroker(
+                endpoint=self._endpoint,
+                incarnation=self._directory.identity.incarnation,
+                peer_endpoint=self._peer_endpoint,
+            ),
+            seconds_max=self._settings.request_seconds_max,
+        )
+        known = self._directory.carried.broker_id
+        if known is not None and known != added.broker_id:
+            # Groups know their members by number. Under another one this broker would be a stranger in its
+            # own groups, so it keeps its number, and says so until somebody looks.
+            _log.error(
+                "the managers call this broker %d, but it carries partitions as broker %d: have they lost "
+                "their metadata?",
+                added.broker_id,
+                known,
+            )
+        elif known is None:
+            await asyncio.to_thread(self._remember, Carried(broker_id=added.broker_id))
+            await self._begin(added.broker_id)
+
+    async def _begin(self, number: int) -> None:
+        _log.info("this is broker %d", number)
+        self._hosting = await self._begin_hosting(number)
+        self._connect(self._directory.carried.peers)
+
+    async def _beat(self) -> None:
+        hosting, carried = self._hosting, self._directory.carried
+        assert hosting is not None and carried.broker_id is not None
+        answer = await self._client.call(
+            self._primary(),
+            "POST",
+            "/broker/heartbeat",
+            HeartbeatAnswer,
+            Heartbeat(
+                broker_id=carried.broker_id,
+                incarnation=self._directory.identity.incarnation,
+                epoch=carried.epoch,
+                version=carried.version,
+                carries=tuple(hosting.partitions),
+                leads=hosting.reports(),
+            ),
+            seconds_max=self._settings.request_seconds_max,
+        )
+        if answer.epoch < carried.epoch:
+            _log.warning("a primary of the past (epoch %d) has answered; not heeded", answer.epoch)
+            return
+        self._connect(answer.peers)
+        await hosting.carry_out(answer.assignments, answer.removed)
+        version = carried.version if answer.assignments is None else answer.version
+        remembered = Carried(
+            broker_id=carried.broker_id,
+            epoch=answer.epoch,
+            # What could not be opened is asked for again: without a version everything is told.
+            version=version if hosting.is_complete else 0,
+            peers=answer.peers,
+            # Only what was opened: in the next life it is missed if it is gone.
+            assignments=hosting.carried(),
+        )
+        await asyncio.to_thread(self._remember, remembered)
+
+    def _remember(self, carried: Carried) -> None:
+        port = urlsplit(f"//{self._peer_endpoint}").port or 0
+        self._directory.save(msgspec.structs.replace(carried, peer_port=port))
+
+    def _connect(self, peers: tuple[Peer, ...]) -> None:
+        assert self._hosting is not None
+        for peer in peers:
+            if peer.id == self._hosting.broker or self._connected.get(peer.id) == peer.peer_endpoint:
+                continue
+            where = urlsplit(f"//{peer.peer_endpoint}")
+            if where.hostname and where.port:
+                self._hosting.host.connect(peer.id, where.hostname, where.port)
+                self._connected[peer.id] = peer.peer_endpoint
+
+    def _primary(self) -> str:
+        managers = self._settings.managers
+        return managers[self._manager % len(managers)]

@@ -1,0 +1,192 @@
+"""A partition on this broker: what its calls mean, over one group. Knows nothing of HTTP."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from talweg.errors import NoQuorum, NotLeader, OffsetOutOfRange, TalwegError
+from talweg.protocol import Empty, Ends, Moved, Taken
+from talweg.records import Batch
+from talweg.replication import Appended, Group, Position, Replica
+
+_READ_AHEAD_BYTES = 64 << 10  # of frames, when single messages are taken
+_DECODED_MAX = 10_000  # offsets of decoded batches, kept for the takes that come next
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """What a read gives: whole frames, the first of which holds the offset asked for."""
+
+    frames: list[bytes]  # empty at the end of the log
+    start_offset: int  # the first one kept
+    high_watermark: int  # the first one not committed
+
+
+class _UnderWay(msgspec.Struct, frozen=True):
+    """A take whose position is being replicated."""
+
+    offset: int  # of the message
+    token: int
+    done: asyncio.Future[None]
+
+
+class Partition:
+    """Answers only where this broker leads and knows what is committed."""
+
+    def __init__(self, topic: str, number: int, group: Group) -> None:
+        self.topic = topic
+        self.number = number
+        self.group = group
+        self._takes: dict[str, _UnderWay] = {}  # by consumer: the last one
+        self._takes_term = 0  # the term that they were begun in
+        self._decoded: dict[int, Batch] = {}  # by offset: what takes that come next will want
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"partition {self.number} of topic {self.topic}"
+
+    async def append(self, frames: list[bytes]) -> Sequence[Appended]:
+        """Append frames in this order; returns once a majority has them on disk."""
+        return await self.group.append(frames)
+
+    async def read(self, offset: int, bytes_max: int, wait_seconds: float) -> Fetched:
+        """Committed frames from `offset` on; at the end, waits for the first one to come."""
+        replica = self._serving()
+        self._check_range(offset)
+        if offset == replica.high_watermark:
+            await self.group.wait_for_offset(offset, wait_seconds)
+            replica = self._serving()
+        frames: list[bytes] = []
+        if offset < replica.high_watermark:
+            frames = await asyncio.to_thread(replica.read_frames, offset, bytes_max)
+        return Fetched(frames, replica.start_offset, replica.high_watermark)
+
+    async def offset_at(self, timestamp: int) -> int:
+        """The first offset whose batch holds a message at or after `timestamp`."""
+        replica = self._serving()
+        return await asyncio.to_thread(replica.store.offset_at, timestamp, replica.raft.applied_index)
+
+    async def ends(self, consumer: str | None = None) -> Ends:
+        """Where it begins and ends, confirmed by a majority: a leader of the past does not answer this."""
+        self._serving()
+        await self.group.confirm_leadership()
+        replica = self._serving()
+        position = replica.start_offset if consumer is None else self._next_for(consumer)
+        return Ends(replica.start_offset, replica.high_watermark, position)
+
+    async def start(self, consumer: str, start: str | int) -> int:
+        """Write where a consumer begins, unless it has begun already; returns its position."""
+        replica = self._serving()
+        if start == "latest":
+            offset = (await self.ends()).next_offset
+        elif isinstance(start, int):
+            offset = await self.offset_at(start)
+        else:
+            offset = replica.start_offset
+        await self.group.commit_positions([Position(consumer, offset)])
+        return self._serving().state.positions.get(consumer, offset)
+
+    def position(self, consumer: str) -> int | None:
+        """The first offset that a consumer has not read; None if it never read here."""
+        return self._serving().state.positions.get(consumer)
+
+    async def commit_position(self, consumer: str, next_offset: int, *, seek: bool = False) -> None:
+        """Replicate a position. Without `seek` it does not go back."""
+        self._serving()
+        self._check_range(next_offset)
+        self._takes.pop(consumer, None)
+        await self.group.commit_positions([Position(consumer, next_offset, seek)])
+
+    async def take(self, consumer: str, position: int | None, token: int) -> Taken | Moved | Empty:
+        """The next message for a consumer; returns once its position behind it is replicated.
+
+        With a `position`, only if the consumer is there. The same take asked for again, as its token
+        says, is answered alike, by this leader or the next.
+        """
+        replica = self._serving()
+        offset = self._next_for(consumer)
+        if self._is_repeated(consumer, token):
+            return await self._take_again(consumer, offset - 1)
+        if position is not None and offset != position:
+            return Moved(offset)
+        if offset >= replica.high_watermark:
+            await self.group.confirm_leadership()  # a leader of the past does not know what has come since
+            if offset >= self._serving().high_watermark:
+                return Empty(offset)
+            offset = self._next_for(consumer)  # another take of this consumer may have been quicker
+            if position is not None and offset != position:
+                return Moved(offset)
+        taken = self._message(offset)
+        await self._move(consumer, offset, token)
+        return taken
+
+    async def _move(self, consumer: str, offset: int, token: int) -> None:
+        under_way = _UnderWay(offset, token, asyncio.get_running_loop().create_future())
+        self._takes[consumer] = under_way
+        error: TalwegError | None = None
+        try:
+            await self.group.commit_positions([Position(consumer, offset + 1, token=token)])
+        except TalwegError as failure:
+            error = failure
+            raise
+        finally:
+            if self._takes.get(consumer) is under_way:
+                del self._takes[consumer]
+            if not under_way.done.done():
+                under_way.done.set_exception(error) if error else under_way.done.set_result(None)
+                under_way.done.exception()  # looked at: nobody need wait for it
+
+    def _is_repeated(self, consumer: str, token: int) -> bool:
+        under_way = self._takes.get(consumer)
+        last = under_way.token if under_way else self._serving().state.tokens.get(consumer)
+        return last == token != 0
+
+    async def _take_again(self, consumer: str, offset: int) -> Taken:
+        if (under_way := self._takes.get(consumer)) is not None:
+            await asyncio.shield(under_way.done)
+        return self._message(offset)
+
+    def _next_for(self, consumer: str) -> int:
+        replica = self._serving()
+        if self._takes_term != self.group.term:
+            self._takes.clear()
+            self._takes_term = self.group.term
+        under_way = self._takes.get(consumer)
+        if under_way is not None:
+            return under_way.offset + 1
+        # Retention may have overtaken it.
+        return max(replica.state.positions.get(consumer, 0), replica.start_offset)
+
+    def _message(self, offset: int) -> Taken:
+        batch = self._decoded.get(offset)
+        if batch is None:
+            # Not in a thread: it comes from the page cache, and a thread's switch would cost more.
+            frames = self._serving().read_frames(offset, _READ_AHEAD_BYTES)
+            if len(self._decoded) > _DECODED_MAX:
+                self._decoded.clear()
+            for frame in frames:
+                read = Batch.from_frame(frame)
+                places = range(read.header.first_offset, read.header.next_offset)
+                self._decoded.update((place, read) for place in places)
+            batch = self._decoded[offset]
+        message = batch.message(offset - batch.header.first_offset)
+        return Taken(offset, message.timestamp, message.value, message.key, batch.header.producer_id)
+
+    def _serving(self) -> Replica:
+        replica = self.group.replica
+        if self.group.stopped is not None:
+            raise self.group.stopped
+        if not self.group.leads:
+            raise NotLeader(f"this broker does not lead {self.name}", self.group.leader)
+        if not replica.serves:
+            raise NoQuorum(f"{self.name} has a new leader, which is not ready yet; try again")
+        return replica
+
+    def _check_range(self, offset: int) -> None:
+        replica = self.group.replica
+        if not replica.start_offset <= offset <= replica.high_watermark:
+            raise OffsetOutOfRange(
+                f"offset {offset} of {self.name}: it holds {replica.start_offset} to "
+                f"{replica.high_watermark} (not included)"
+            )

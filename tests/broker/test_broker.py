@@ -1,0 +1,202 @@
+"""Brokers as a whole: they register, carry what they are told, and keep it."""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from broker.primary import QUICK, Brokers, wait_until
+from talweg.broker import Broker
+from talweg.broker.directory import FORMAT, IDENTITY_NAME, DataDirectory, Identity
+from talweg.errors import GroupNotFound, InvalidSetting, NewerFormat, StorageError, Unavailable
+from talweg.protocol import BrokerFace, GroupAnswer
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def test_a_broker_registers_itself_and_says_who_it_is(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            face = await brokers.client.call(
+                brokers.running[0].endpoint, "GET", "/", BrokerFace, seconds_max=5.0
+            )
+            assert face.role == "broker"
+            assert face.healthy
+            assert face.broker_id == 0
+            assert face.incarnation in brokers.primary.peers
+            assert brokers.primary.peers[face.incarnation].peer_endpoint == face.peer_endpoint
+
+    run(test())
+
+
+def test_a_restarted_broker_is_the_same_and_serves_without_a_primary(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            await brokers.topic()
+            partition = brokers.running[0].hosting.partition("lines", 0)
+            appended = await partition.start("a", "latest")
+            assert appended == 0
+            await wait_until(lambda: brokers.running[0].directory.carried.assignments != ())
+            await brokers.stop(0)
+            await brokers.primary.server.stop()
+            broker = Broker(
+                msgspec.structs.replace(
+                    QUICK, data=str(tmp_path / "broker-0"), managers=("http://127.0.0.1:1",)
+                )
+            )
+            await broker.start()
+            brokers.running[0] = broker
+            await wait_until(lambda: broker.broker_id == 0)
+            assert await brokers.leader() == 0
+
+    run(test())
+
+
+def test_a_wiped_directory_is_another_broker(tmp_path: Path) -> None:
+    first, second = DataDirectory(tmp_path / "a"), DataDirectory(tmp_path / "b")
+    assert first.identity.incarnation != second.identity.incarnation
+    first.close()
+    again = DataDirectory(tmp_path / "a")
+    assert again.identity == first.identity
+
+
+def test_a_directory_is_for_one_broker_at_a_time(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    with pytest.raises(InvalidSetting, match="in use by another broker"):
+        DataDirectory(tmp_path)
+    directory.close()
+    DataDirectory(tmp_path).close()
+
+
+def test_a_directory_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / IDENTITY_NAME).write_bytes(msgspec.json.encode(Identity(FORMAT + 1, "x")))
+    with pytest.raises(NewerFormat, match="newer Talweg"):
+        DataDirectory(tmp_path)
+
+
+def test_a_directory_that_is_no_brokers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / IDENTITY_NAME).write_bytes(b"something else")
+    with pytest.raises(StorageError, match="cannot be read"):
+        DataDirectory(tmp_path)
+
+
+def test_a_broker_that_is_forgotten_registers_again_and_keeps_its_number(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            await brokers.topic()
+            brokers.primary.forgotten.add(0)
+            await wait_until(lambda: brokers.primary.registrations == 2)
+            beats = brokers.primary.heartbeats
+            beats.clear()
+            await wait_until(lambda: 0 in beats)
+            assert beats[0].carries == (10,)
+
+    run(test())
+
+
+def test_only_what_was_removed_is_deleted(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            await brokers.topic("kept", group=10)
+            await brokers.topic("gone", group=20)
+            hosting = brokers.running[0].hosting
+            brokers.primary.wishes.clear()
+            brokers.primary.removed.add(20)
+            brokers.primary.version += 1
+            await wait_until(lambda: 20 not in hosting.partitions)
+            assert (await brokers.leader(10)) == 0
+            with pytest.raises(GroupNotFound):
+                hosting.partition("gone", 0)
+            answer = await brokers.client.call(
+                brokers.running[0].endpoint, "GET", "/groups/10", GroupAnswer, seconds_max=5.0
+            )
+            assert answer.assignment.topic == "kept"
+
+    run(test())
+
+
+def test_a_primary_of_the_past_is_not_heeded(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            brokers.primary.epoch = 5
+            await brokers.topic(group=10)
+            await wait_until(lambda: brokers.running[0].directory.carried.epoch == 5)
+            brokers.primary.epoch = 4
+            brokers.primary.removed.add(10)
+            brokers.primary.heartbeats.clear()
+            await wait_until(lambda: 0 in brokers.primary.heartbeats)
+            brokers.primary.heartbeats.clear()
+            await wait_until(lambda: 0 in brokers.primary.heartbeats)
+            assert 10 in brokers.running[0].hosting.partitions
+
+    run(test())
+
+
+def test_before_it_is_registered_a_broker_says_so(tmp_path: Path) -> None:
+    async def test() -> None:
+        broker = Broker(msgspec.structs.replace(QUICK, data=str(tmp_path), managers=("http://127.0.0.1:1",)))
+        await broker.start()
+        with pytest.raises(Unavailable, match="not registered"):
+            _ = broker.hosting
+        await broker.stop()
+
+    run(test())
+
+
+def test_the_broker_that_should_lead_does_and_hands_over_when_another_should(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path) as brokers:
+            assert await brokers.topic(leader=2) == 2
+            wish = brokers.primary.wishes[10]
+            brokers.primary.wish(msgspec.structs.replace(wish, leader=1))
+            await wait_until(lambda: brokers.running[1].hosting.partitions[10].group.replica.serves)
+            assert not brokers.running[2].hosting.partitions[10].group.leads
+
+    run(test())
+
+
+def test_a_replica_moves_by_learner_catch_up_and_switch(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 4) as brokers:
+            first = (0, 1, 2)
+            leader = await brokers.topic(voters=first, leader=0)
+            assert leader == 0
+            partition = brokers.running[0].hosting.partition("lines", 0)
+            await partition.start("someone", 0)
+            wish = brokers.primary.wishes[10]
+            steps = [((0, 1, 2), (3,)), ((0, 1, 2, 3), ()), ((0, 1, 3), ())]
+            for voters, learners in steps:
+                brokers.primary.wish(
+                    msgspec.structs.replace(wish, voters=voters, learners=learners, leader=None)
+                )
+
+                def reported(voters: tuple[int, ...] = voters, learners: tuple[int, ...] = learners) -> bool:
+                    leads = [r for b in brokers.primary.heartbeats.values() for r in b.leads]
+                    caught_up = [r.caught_up == learners for r in leads]
+                    return any(caught_up) and any((r.voters, r.learners) == (voters, learners) for r in leads)
+
+                await wait_until(reported)
+            raft = brokers.running[3].hosting.partitions[10].group.replica.raft
+            assert raft.configuration.voters == (0, 1, 3)
+
+    run(test())
+
+
+def test_a_clean_stop_hands_leadership_over_first(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path) as brokers:
+            leader = await brokers.topic(leader=0)
+            assert leader == 0
+            others = [brokers.running[number].hosting.partitions[10].group for number in (1, 2)]
+            term = others[0].term
+            stopping = asyncio.create_task(brokers.stop(0))
+            await wait_until(lambda: any(group.leads for group in others))
+            assert {group.term for group in others} == {term + 1}  # one election, and nobody waited for it
+            await stopping
+
+    run(test())

@@ -1,0 +1,233 @@
+"""The batch API over HTTP, in all its media types."""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from broker.primary import QUICK, Brokers, wait_until
+from schema_check import check_schema
+from talweg.broker.calls_records import ARROW, FRAMES, NDJSON, OffsetsAnswer, PositionAnswer, Produced
+from talweg.errors import (
+    BadRequest,
+    BodyTooLarge,
+    CorruptBatch,
+    GroupNotFound,
+    NotLeader,
+    OffsetOutOfRange,
+    OutOfSequence,
+    UnsupportedMedia,
+)
+from talweg.http import HttpResponse
+from talweg.records import Batch, Codec, Kind, encode_frame, encode_values, frames
+
+RECORDS = "/v1/topics/lines/partitions/0/records"
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+class Asking:
+    """Requests to the leader."""
+
+    def __init__(self, brokers: Brokers, number: int) -> None:
+        self.brokers = brokers
+        self.endpoint = brokers.running[number].endpoint
+
+    async def post(self, body: bytes, media_type: str = FRAMES, **headers: str) -> Produced:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        response = await self.brokers.client.request(
+            self.endpoint, "POST", RECORDS, body, media_type=media_type, headers=named, seconds_max=5.0
+        )
+        return msgspec.json.decode(response.body, type=Produced)
+
+    async def get(self, query: str, accept: str = FRAMES) -> HttpResponse:
+        return await self.brokers.client.request(
+            self.endpoint, "GET", f"{RECORDS}?{query}", headers={"accept": accept}, seconds_max=10.0
+        )
+
+
+def batch(*values: bytes, producer_id: int = -1, sequence: int = -1) -> bytes:
+    return encode_values(
+        values, timestamp=1_000, codec=Codec.NONE, producer_id=producer_id, sequence=sequence
+    )
+
+
+def values_in(body: bytes) -> list[bytes | None]:
+    return [
+        value for _, frame in frames(body, bytes_max=1 << 20) for value in Batch.from_frame(frame).values()
+    ]
+
+
+def test_frames_go_in_and_come_out_as_frames_arrow_and_json(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path) as brokers:
+            asking = Asking(brokers, await brokers.topic())
+            produced = await asking.post(batch(b"a", b"b") + batch(b"c"))
+            assert (produced.offset, produced.count) == (0, 3)
+            got = await asking.get("offset=0")
+            assert values_in(got.body) == [b"a", b"b", b"c"]
+            headers = {name.lower(): value for name, value in got.headers.items()}
+            assert headers["talweg-high-watermark"] == "3"
+            assert headers["talweg-start-offset"] == "0"
+            table = pa.ipc.open_stream((await asking.get("offset=1", ARROW)).body).read_all()
+            assert table["value"].to_pylist() == [b"b", b"c"]
+            assert table["offset"].to_pylist() == [1, 2]
+            lines = (await asking.get("offset=2", NDJSON)).body.splitlines()
+            assert [msgspec.json.decode(line)["value"] for line in lines] == ["c"]
+
+    run(test())
+
+
+def test_arrow_and_json_go_in(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path) as brokers:
+            asking = Asking(brokers, await brokers.topic())
+            sink = pa.BufferOutputStream()
+            table = pa.table({"value": pa.array([b"x", b"y"], pa.binary())})
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            assert (await asking.post(sink.getvalue().to_pybytes(), ARROW)).offset == 0
+            assert (await asking.post(b'{"value":"z"}\n', NDJSON)).offset == 2
+            assert values_in((await asking.get("offset=0")).body) == [b"x", b"y", b"z"]
+
+    run(test())
+
+
+def test_a_retry_writes_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path) as brokers:
+            asking = Asking(brokers, await brokers.topic())
+            headers = {"Talweg_Producer_Id": "7", "Talweg_Producer_Epoch": "0", "Talweg_Sequence": "0"}
+            first = await asking.post(b'{"value":"a"}\n', NDJSON, **headers)
+            assert await asking.post(b'{"value":"a"}\n', NDJSON, **headers) == first
+            with pytest.raises(OutOfSequence):
+                await asking.post(b'{"value":"c"}\n', NDJSON, **headers | {"Talweg_Sequence": "2"})
+            assert values_in((await asking.get("offset=0")).body) == [b"a"]
+
+    run(test())
+
+
+def test_a_read_at_the_end_waits_for_the_first_message(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path) as brokers:
+            asking = Asking(brokers, await brokers.topic())
+            assert (await asking.get("offset=0")).body == b""
+            reading = asyncio.create_task(asking.get("offset=0&wait_ms=8000"))
+            group = brokers.running[await brokers.leader()].hosting.partitions[10].group
+            await wait_until(lambda: bool(group._readers))
+            await asking.post(batch(b"a"))
+            assert values_in((await reading).body) == [b"a"]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("body", "media_type", "error"),
+    [
+        (b"", FRAMES, CorruptBatch),
+        (b"nonsense", FRAMES, CorruptBatch),
+        (batch(b"a")[:-1], FRAMES, CorruptBatch),
+        (encode_frame(Kind.POSITIONS, b"\x90"), FRAMES, CorruptBatch),
+        (encode_frame(Kind.RECORDS, b"no columns at all", count=3), FRAMES, CorruptBatch),
+        (b"nonsense", ARROW, CorruptBatch),
+        (b"{", NDJSON, CorruptBatch),
+        (b"{}", "application/json", UnsupportedMedia),
+        (bytes(2 << 20), FRAMES, BodyTooLarge),
+    ],
+)
+def test_what_is_no_batch_is_refused_and_leaves_nothing(
+    tmp_path: Path, body: bytes, media_type: str, error: type[Exception]
+) -> None:
+    async def test() -> None:
+        settings = msgspec.structs.replace(QUICK, body_bytes_max=1 << 20)
+        async with Brokers(tmp_path, 1, settings) as brokers:
+            asking = Asking(brokers, await brokers.topic())
+            with pytest.raises(error):
+                await asking.post(body, media_type)
+            assert (await asking.get("offset=0")).body == b""
+
+    run(test())
+
+
+def test_who_does_not_lead_names_the_leader(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path) as brokers:
+            leader = await brokers.topic()
+            asking = Asking(brokers, (leader + 1) % 3)
+            with pytest.raises(NotLeader) as refused:
+                await asking.post(batch(b"a"))
+            assert refused.value.leader == leader
+            assert refused.value.endpoint == brokers.running[leader].endpoint
+
+    run(test())
+
+
+def test_offsets_and_positions(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            asking = Asking(brokers, await brokers.topic())
+            await asking.post(
+                encode_values([b"a", b"b"], timestamp=1_000) + encode_values([b"c"], timestamp=2_000)
+            )
+
+            async def offsets(at: str) -> dict[int, int]:
+                answer = await brokers.client.call(
+                    asking.endpoint,
+                    "GET",
+                    f"/v1/topics/lines/offsets?at={at}",
+                    OffsetsAnswer,
+                    seconds_max=5.0,
+                )
+                return answer.offsets
+
+            assert await offsets("earliest") == {0: 0}
+            assert await offsets("latest") == {0: 3}
+            assert await offsets("1500") == {0: 2}
+            path = "/v1/topics/lines/partitions/0/positions"
+
+            async def commit(body: bytes) -> None:
+                await brokers.client.request(
+                    asking.endpoint, "POST", path, body, media_type="application/json", seconds_max=5.0
+                )
+
+            async def position(query: str) -> int | None:
+                answer = await brokers.client.call(
+                    asking.endpoint, "GET", f"{path}?{query}", PositionAnswer, seconds_max=5.0
+                )
+                return answer.position
+
+            assert await position("consumer=spark") is None
+            await commit(b'{"consumer":"spark","offset":2}')
+            await commit(b'{"consumer":"spark","offset":1}')
+            assert await position("consumer=spark") == 2
+            await commit(b'{"consumer":"spark","offset":1,"seek":true}')
+            assert await position("consumer=spark") == 1
+            with pytest.raises(OffsetOutOfRange):
+                await commit(b'{"consumer":"spark","offset":4}')
+            with pytest.raises(BadRequest):
+                await commit(b'{"consumer":"#1","offset":1}')
+            with pytest.raises(BadRequest):
+                await commit(b'{"offset":1}')
+            with pytest.raises(GroupNotFound):
+                await brokers.client.request(
+                    asking.endpoint, "GET", "/v1/topics/other/offsets", seconds_max=5.0
+                )
+
+    run(test())
+
+
+def test_the_schema_is_true(tmp_path: Path) -> None:
+    async def test() -> None:
+        settings = msgspec.structs.replace(QUICK, wait_seconds_max=0.1)
+        async with Brokers(tmp_path, 1, settings) as brokers:
+            asking = Asking(brokers, await brokers.topic())
+            known: dict[str, str | int] = {"topic": "lines", "partition": 0, "group": 10}
+            await asyncio.to_thread(check_schema, asking.endpoint, examples=15, parameters=known)
+
+    run(test())
