@@ -13,6 +13,7 @@ from talweg.broker import Broker
 from talweg.broker.directory import FORMAT, IDENTITY_NAME, DataDirectory, Identity
 from talweg.errors import GroupNotFound, InvalidSetting, NewerFormat, StorageError, Unavailable
 from talweg.protocol import BrokerFace, GroupAnswer
+from talweg.records import encode_values
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -198,5 +199,30 @@ def test_a_clean_stop_hands_leadership_over_first(tmp_path: Path) -> None:
             await wait_until(lambda: any(group.leads for group in others))
             assert {group.term for group in others} == {term + 1}  # one election, and nobody waited for it
             await stopping
+
+    run(test())
+
+
+def test_a_database_has_its_own_settings_for_durability(tmp_path: Path) -> None:
+    async def test() -> None:
+        settings = msgspec.structs.replace(
+            QUICK, data=str(tmp_path), storage=f"sqlite:///{tmp_path}/log.db", durability="memory"
+        )
+        with pytest.raises(InvalidSetting, match="--durability"):
+            await Broker(settings).start()
+
+    run(test())
+
+
+def test_messages_may_be_kept_in_a_database_or_nowhere(tmp_path: Path) -> None:
+    async def test() -> None:
+        for place, storage in enumerate((f"sqlite:///{tmp_path}/log.db", "memory://")):
+            settings = msgspec.structs.replace(QUICK, storage=storage)
+            async with Brokers(tmp_path / str(place), 1, settings) as brokers:
+                assert await brokers.topic() == 0
+                partition = brokers.running[0].hosting.partition("lines", 0)
+                frame = encode_values([b"a"], timestamp=1)
+                assert [each.first_offset for each in await partition.append([frame])] == [0]
+                assert (await partition.read(0, 1000, 0)).high_watermark == 1
 
     run(test())

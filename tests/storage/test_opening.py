@@ -1,12 +1,14 @@
 """Which stores a setting names."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from storage.logs import LogMaker, write
 from talweg.errors import InvalidSetting, StorageError
-from talweg.storage import MemoryStores, SegmentStores, head_to_drop, open_stores
+from talweg.raft import HardState
+from talweg.storage import MemoryStores, SegmentStores, Write, head_to_drop, open_stores
 from talweg.storage.contract import SnapshotMark
 
 
@@ -107,3 +109,16 @@ def test_size_and_age_each_suffice() -> None:
     assert head_to_drop(MARKS, bytes_max=900, before_timestamp=301) == 30
     assert head_to_drop(MARKS, bytes_max=None, before_timestamp=None) is None
     assert head_to_drop([], bytes_max=0, before_timestamp=1_000) is None
+
+
+def test_files_that_are_not_durable_do_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    for durable in (True, False):
+        store = open_stores(str(tmp_path / str(durable)), durable=durable).open("group", 1)
+        store.write(Write(hard_state=HardState(term=1)))
+        store.sync()
+        assert bool(synced) is durable
+        synced.clear()

@@ -59,7 +59,7 @@ class Broker:
         self.failed = asyncio.get_running_loop().create_future()
         self.directory = DataDirectory(Path(settings.data_directory()))
         try:
-            self._stores = await asyncio.to_thread(open_stores, settings.storage_url())
+            self._stores = await asyncio.to_thread(self._open_stores)
             self._peer_socket = self._bind_peer_socket()
             self._server = Server(self._application(), settings.host, settings.port)
             port = await self._server.start()
@@ -100,6 +100,17 @@ class Broker:
     def endpoint_of(self, broker: int) -> str | None:
         """Where another broker is reached, as far as it is known."""
         return next((peer.endpoint for peer in self.directory.carried.peers if peer.id == broker), None)
+
+    def _open_stores(self) -> LogStores:
+        settings = self.settings
+        if settings.durability == "disk":
+            return open_stores(settings.storage_url())
+        if settings.storage is not None and "://" in settings.storage:
+            raise InvalidSetting(
+                "--durability memory is for segment files; a database has settings of its own for that"
+            )
+        _log.warning("messages are acknowledged before they are on disk (--durability memory)")
+        return open_stores(settings.storage_url(), durable=False)
 
     def _bind_peer_socket(self) -> socket.socket:
         # Bound before the host exists: registration tells others where to find us, and only that gives the

@@ -69,9 +69,10 @@ class Files(Protocol):
 class RealFile:
     """A descriptor with positional reads and writes."""
 
-    def __init__(self, path: Path, *, create: bool) -> None:
+    def __init__(self, path: Path, *, create: bool, durable: bool) -> None:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         self._descriptor = os.open(path, flags, 0o644)
+        self._durable = durable
 
     def write_at(self, data: bytes | memoryview, position: int) -> int:
         return os.pwrite(self._descriptor, data, position)
@@ -86,7 +87,8 @@ class RealFile:
         os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
-        os.fdatasync(self._descriptor)
+        if self._durable:
+            os.fdatasync(self._descriptor)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -95,15 +97,20 @@ class RealFile:
 
 
 class RealFiles:
-    """The machine's file system below one directory."""
+    """The machine's file system below one directory.
 
-    def __init__(self, root: Path | str) -> None:
+    One that is not `durable` does not wait for the disk: what was written outlives the process, but not
+    the machine. Whoever chooses that was told so.
+    """
+
+    def __init__(self, root: Path | str, *, durable: bool = True) -> None:
         self.root = Path(root)
+        self.durable = durable
         self.root.mkdir(parents=True, exist_ok=True)
         self._lock_descriptor = -1
 
     def open(self, path: str, *, create: bool = True) -> RealFile:
-        return RealFile(self.root / path, create=create)
+        return RealFile(self.root / path, create=create, durable=self.durable)
 
     def exists(self, path: str) -> bool:
         return (self.root / path).exists()
@@ -127,6 +134,8 @@ class RealFiles:
         (self.root / old).replace(self.root / new)
 
     def sync_directory(self, directory: str) -> None:
+        if not self.durable:
+            return
         descriptor = os.open(self.root / directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)

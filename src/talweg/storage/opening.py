@@ -15,10 +15,13 @@ _EXPECTED = (
 _SQL_SCHEMES = ("sqlite", "postgresql", "mysql", "mariadb")
 
 
-def open_stores(url: str) -> LogStores:
-    """The stores at a URL or, without a scheme, in a directory. Raises InvalidSetting, StorageError."""
+def open_stores(url: str, *, durable: bool = True) -> LogStores:
+    """The stores at a URL or, without a scheme, in a directory. Raises InvalidSetting, StorageError.
+
+    Segment files that are not `durable` do not wait for the disk; databases have settings of their own.
+    """
     if "://" not in url:
-        return SegmentStores(_files(url, url))
+        return SegmentStores(_files(url, url, durable))
     scheme = url.partition("://")[0]
     if scheme.partition("+")[0] in _SQL_SCHEMES:
         # Only who wants a database needs its library.
@@ -29,17 +32,17 @@ def open_stores(url: str) -> LogStores:
     if parts.netloc or parts.query or parts.fragment:
         raise InvalidSetting(f"storage {url!r}: {_EXPECTED}")
     if scheme == "segments":
-        return SegmentStores(_files(unquote(parts.path), url))
+        return SegmentStores(_files(unquote(parts.path), url, durable))
     if scheme == "memory" and parts.path in ("", "/"):
         return MemoryStores()
     raise InvalidSetting(f"storage {url!r}: {_EXPECTED}")
 
 
-def _files(path: str, url: str) -> RealFiles:
+def _files(path: str, url: str, durable: bool) -> RealFiles:
     if not path or "\0" in path:
         raise InvalidSetting(f"storage {url!r}: {_EXPECTED}")
     try:
-        files = RealFiles(path)
+        files = RealFiles(path, durable=durable)
         files.lock()
     except OSError as error:
         raise InvalidSetting(f"storage {url!r}: the directory cannot be used: {error}") from error
