@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 from collections.abc import Coroutine
 from pathlib import Path
@@ -57,6 +58,7 @@ class Broker:
         """Listen and serve what is known; registration goes on beside it."""
         settings = self.settings
         self.failed = asyncio.get_running_loop().create_future()
+        _allow_many_files()
         self.directory = DataDirectory(Path(settings.data_directory()))
         try:
             self._stores = await asyncio.to_thread(self._open_stores)
@@ -81,6 +83,8 @@ class Broker:
         """Hand leadership over, finish what is under way, make everything durable."""
         if self._host is not None:
             await self._host.hand_over_leadership()
+        if self._hosting is not None:
+            self._hosting.let_go()
         await self._server.stop(self.settings.stop_seconds_max)
         for task in self._tasks:
             task.cancel()
@@ -137,7 +141,7 @@ class Broker:
         )
         await host.start(bound=self._peer_socket)
         self._host = host
-        hosting = Hosting(host, self.directory.carried.assignments)
+        hosting = Hosting(host, self.directory.carried.assignments, self.nudge)
         await hosting.open_known()
         self._hosting = hosting
         self._keep(hosting.tend())
@@ -170,6 +174,13 @@ class Broker:
             ),
             leader_endpoint=self.endpoint_of,
         )
+
+
+def _allow_many_files() -> None:
+    # Systems give a process few until it asks: two files for each partition soon are many.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -16,6 +16,8 @@ from talweg.http import HttpClient
 from talweg.protocol import AddBroker, BrokerAdded, Heartbeat, HeartbeatAnswer, Peer
 
 _RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)  # after a manager could not be asked; the last one repeats
+# For a primary to answer: one that stands still must not keep us from the one that took its place.
+_ANSWER_SECONDS_MIN, _ANSWER_HEARTBEATS = 1.0, 2
 
 _log = logging.getLogger("talweg.broker")
 
@@ -66,7 +68,7 @@ class Heart:
             except BrokerNotFound:
                 registered = False
                 pause = 0.0
-            except TalwegError as error:
+            except (TalwegError, OSError) as error:  # the latter: what was said could not be kept (disk full)
                 if failures == 0:
                     _log.warning("no heartbeat: %s", error)
                 pause = min(_RETRY_SECONDS[min(failures, 3)], self._settings.heartbeat_seconds)
@@ -127,7 +129,7 @@ class Heart:
                 carries=tuple(hosting.partitions),
                 leads=hosting.reports(),
             ),
-            seconds_max=self._settings.request_seconds_max,
+            seconds_max=max(_ANSWER_SECONDS_MIN, _ANSWER_HEARTBEATS * self._settings.heartbeat_seconds),
         )
         if answer.epoch < carried.epoch:
             _log.warning("a primary of the past (epoch %d) has answered; not heeded", answer.epoch)

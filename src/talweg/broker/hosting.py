@@ -7,7 +7,7 @@ out from what is there, so one that was forgotten or done twice does no harm.
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from talweg.broker.partition import Partition
 from talweg.broker.steps import next_configuration, should_hand_over
@@ -17,7 +17,7 @@ from talweg.raft import Configuration, Progress, Raft, configuration_at
 from talweg.replication import Group, ReplicaHost
 
 CAUGHT_UP_ENTRIES = 100  # that a learner may lack and still be called caught up
-_STEP_SECONDS = 0.25
+_STEP_SECONDS = 0.1
 _FRESH_STEP_SECONDS = 0.05  # while a new group has no leader yet
 _TRANSFER_PAUSE_SECONDS = 10.0  # before leadership is offered again to one that did not take it
 # Before leadership goes back to who should have it: one that is being stopped has just given it away.
@@ -29,8 +29,12 @@ _log = logging.getLogger("talweg.broker")
 class Hosting:
     """Opens, deletes and tends groups. Lives in one event loop."""
 
-    def __init__(self, host: ReplicaHost, known: Iterable[PartitionAssignment]) -> None:
+    def __init__(
+        self, host: ReplicaHost, known: Iterable[PartitionAssignment], on_leading: Callable[[], None]
+    ) -> None:
+        """`on_leading` is told when this broker has begun to lead a group."""
         self.host = host
+        self._on_leading = on_leading
         self.partitions: dict[int, Partition] = {}  # by group
         self.assignments: dict[int, PartitionAssignment] = {each.group: each for each in known}
         self._by_place: dict[tuple[str, int], Partition] = {}
@@ -157,6 +161,7 @@ class Hosting:
             if assignment is None or group.stopped is not None:
                 continue
             if group.leads:
+                self._note_term(group)
                 self._tend_led(group, assignment)
             elif group.term == 0 and group.leader is None:
                 fresh = True
@@ -178,11 +183,19 @@ class Hosting:
         if assignment.leader not in (None, self.broker) and self._is_settled(group):
             self._offer(group, assignment.leader)
 
+    def _note_term(self, group: Group) -> None:
+        if self._led.get(group.incarnation, (0, 0.0))[0] != group.term:
+            self._led[group.incarnation] = group.term, time.monotonic()
+            self._on_leading()
+
     def _is_settled(self, group: Group) -> bool:
-        term, since = self._led.get(group.incarnation, (0, 0.0))
-        if term != group.term:
-            term, since = self._led[group.incarnation] = group.term, time.monotonic()
+        _, since = self._led[group.incarnation]
         return group.incarnation in self._new_wishes or time.monotonic() - since >= _SETTLE_SECONDS
+
+    def let_go(self) -> None:
+        """Nobody need wait here any longer: the broker stops."""
+        for partition in self.partitions.values():
+            partition.group.wake_all()
 
     def _offer(self, group: Group, target: int | None) -> None:
         # A group takes no writes while it is handed over, so only to one that can take it at once.

@@ -22,6 +22,8 @@ Asgi = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 HEAD_BYTES_MAX: Final = 64 << 10  # of a request line and its headers, beside what two reads may bring
 KEEP_ALIVE_SECONDS: Final = 75  # longer than clients keep what they do not use: they close, we do not
 _BACKLOG: Final = 2048
+_HEAD_BEGINS: Final = b"HTTP/1.1 "
+_JOINED_BYTES_MAX: Final = 64 << 10  # what is larger is not copied to be sent with its head
 _LAST_WORDS_SECONDS: Final = 1.0  # for requests that were told to stop to say so
 
 
@@ -104,6 +106,49 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
+class _JoiningTransport:
+    """Sends the head of an answer together with the beginning of its body.
+
+    uvicorn writes them one after the other, and each write is a system call: a large part of what a small
+    answer costs.
+    """
+
+    __slots__ = ("_head", "_loop", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._head: bytes | None = None  # held back, at most until the end of this turn
+
+    def write(self, data: bytes | memoryview) -> None:
+        """A head is held back until its body comes; all else leaves at once, behind it."""
+        head, self._head = self._head, None
+        if head is None:
+            if data[: len(_HEAD_BEGINS)] == _HEAD_BEGINS:
+                self._head = bytes(data)
+                self._loop.call_soon(self._flush)
+            else:
+                self._transport.write(data)
+        elif len(data) <= _JOINED_BYTES_MAX:
+            self._transport.write(b"".join((head, data)))
+        else:
+            self._transport.write(head)
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close, when everything is sent."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head is not None:
+            head, self._head = self._head, None
+            self._transport.write(head)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class _Protocol(HttpToolsProtocol):
     """One connection."""
 
@@ -111,6 +156,9 @@ class _Protocol(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self._in_head = False
         self._head_bytes = 0  # of reads that began and ended within the head that is coming in
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(cast("asyncio.Transport", _JoiningTransport(transport)))
 
     def data_received(self, data: bytes) -> None:
         began_in_head = self._in_head

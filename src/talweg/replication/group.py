@@ -108,6 +108,12 @@ class Group:
                 if offset < high_watermark and not future.done():
                     future.set_result(None)
 
+    def wake_all(self) -> None:
+        """Whoever waits for an offset waits no longer."""
+        for _, future in self._readers:
+            if not future.done():
+                future.set_result(None)
+
     def change(self, configuration: Configuration) -> TalwegError | None:
         """Propose a configuration; the error says why it was refused."""
         refusal = self.replica.raft.propose_configuration(configuration)
@@ -149,9 +155,7 @@ class Group:
         """No more work; whoever waits is told."""
         self.stopped = error
         self.replica.fail_all(error)
-        for _, future in self._readers:
-            if not future.done():
-                future.set_result(None)
+        self.wake_all()
         for task in self._tasks:
             task.cancel()
 

@@ -135,12 +135,14 @@ class ReplicaHost:
             await asyncio.to_thread(self._stores.delete, group.name)
 
     async def hand_over_leadership(self, timeout_seconds: float = 2.0) -> None:
-        """Give every group that this broker leads to another voter. What does not work in time stays."""
-        for group in self._groups.values():
+        """Give every group that this broker leads to another voter, and see it lead. What does not work in
+        time stays."""
+        handed = [group for group in self._groups.values() if group.leads and len(group.voters) > 1]
+        for group in handed:
             group.hand_over()
         assert self._loop is not None
         deadline = self._loop.time() + timeout_seconds
-        while any(group.leads and len(group.voters) > 1 for group in self._groups.values()):
+        while any(group.leader in (None, self.broker) and group.stopped is None for group in handed):
             if self._loop.time() > deadline:
                 _log.warning("some groups found no new leader within %.1f s", timeout_seconds)
                 return

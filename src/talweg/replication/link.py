@@ -17,7 +17,8 @@ from talweg.replication import wire
 
 _LENGTH = struct.Struct("<I")
 SEND_BUFFER_BYTES_MAX = 64 << 20  # beyond that packets are dropped, as if the network had lost them
-RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)  # between attempts to dial; the last one repeats
+# Between attempts to dial; the last one repeats. Soon: a broker that is back can lead only once it is heard.
+RETRY_SECONDS = (0.05, 0.1, 0.2)
 
 _RECEIVE_BYTES = 2 << 20  # the usual buffer: an Append of the usual size fits in it
 _LARGE_PART_BYTES = 32 << 10  # from this size on a part is sent without being copied first

@@ -1,5 +1,6 @@
 """From a setting to the stores that it names."""
 
+import resource
 from urllib.parse import unquote, urlsplit
 
 from talweg.errors import InvalidSetting
@@ -12,6 +13,7 @@ _EXPECTED = (
     "expected a directory, segments:///directory, memory://, sqlite:///file, "
     "postgresql+psycopg://user@host/database or mysql+pymysql://user@host/database"
 )
+_OPEN_FILES_LEAST, _OPEN_FILES_MOST = 64, 16_384
 _SQL_SCHEMES = ("sqlite", "postgresql", "mysql", "mariadb")
 
 
@@ -21,7 +23,7 @@ def open_stores(url: str, *, durable: bool = True) -> LogStores:
     Segment files that are not `durable` do not wait for the disk; databases have settings of their own.
     """
     if "://" not in url:
-        return SegmentStores(_files(url, url, durable))
+        return SegmentStores(_files(url, url, durable), open_files_max=_open_files_max())
     scheme = url.partition("://")[0]
     if scheme.partition("+")[0] in _SQL_SCHEMES:
         # Only who wants a database needs its library.
@@ -32,10 +34,16 @@ def open_stores(url: str, *, durable: bool = True) -> LogStores:
     if parts.netloc or parts.query or parts.fragment:
         raise InvalidSetting(f"storage {url!r}: {_EXPECTED}")
     if scheme == "segments":
-        return SegmentStores(_files(unquote(parts.path), url, durable))
+        return SegmentStores(_files(unquote(parts.path), url, durable), open_files_max=_open_files_max())
     if scheme == "memory" and parts.path in ("", "/"):
         return MemoryStores()
     raise InvalidSetting(f"storage {url!r}: {_EXPECTED}")
+
+
+def _open_files_max() -> int:
+    # Two files of each group that is written to are wanted at hand; sockets need the other half.
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(max(soft // 2, _OPEN_FILES_LEAST), _OPEN_FILES_MOST)
 
 
 def _files(path: str, url: str, durable: bool) -> RealFiles:
