@@ -1,0 +1,176 @@
+"""Topics and their partitions, as people ask for them."""
+
+import asyncio
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import msgspec
+
+from talweg.errors import (
+    BadTopicName,
+    LeaseLost,
+    MetadataUnavailable,
+    TooFewBrokers,
+    TooManyPartitions,
+    TopicExists,
+    TopicNotFound,
+)
+from talweg.http import Answer, Call, Natural, Parameters, Request
+from talweg.manager.parts import Parts
+from talweg.manager.routing import ENDS, Question
+from talweg.metadata import Topic
+from talweg.protocol import AskEnd, Ends
+
+WRITING: Final = (LeaseLost, MetadataUnavailable)  # how every change of the metadata may fail
+CREATING: Final = (BadTopicName, TooFewBrokers, TooManyPartitions)
+
+_SIZES_SECONDS_MAX: Final = 2.0  # for leaders to say how much there is
+_TAG: Final = "Topics"
+
+
+class TopicPath(Parameters, frozen=True, kw_only=True):
+    """A topic, by its name."""
+
+    name: str
+
+
+class CreateTopic(Parameters, frozen=True, kw_only=True):
+    """A new topic. What is not given is as the manager's settings have it."""
+
+    name: str
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
+    replication: Annotated[int, msgspec.Meta(ge=1, le=9)] | None = None
+    retention_ms: Natural | None = None
+    retention_bytes: Natural | None = None  # of each partition
+
+
+class TopicCreated(Answer, frozen=True, kw_only=True):
+    """It is there."""
+
+    message: str
+    partitions: Natural
+
+
+class TopicList(Answer, frozen=True, kw_only=True):
+    """The names of all topics, in order."""
+
+    topics: list[str]
+
+
+class PartitionShown(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition. What its leader would say is null while nobody leads."""
+
+    id: Natural
+    leader: Natural | None
+    replicas: tuple[Natural, ...]  # brokers; the one that should lead comes first
+    size: Natural | None  # messages that are kept
+
+
+class PartitionList(Answer, frozen=True, kw_only=True):
+    """A topic's partitions, by number."""
+
+    partitions: list[PartitionShown]
+
+
+class TopicCalls:
+    """Answers them for one manager."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def calls(self) -> list[Call]:
+        """What is answered here."""
+        forwarding = self._parts.forwarding
+        return [
+            Call(
+                "POST",
+                "/topics",
+                forwarding.to_primary("POST", "/topics", TopicCreated, self._create),
+                "Create a topic",
+                body=CreateTopic,
+                answer=TopicCreated,
+                errors=(*WRITING, *CREATING, TopicExists),
+                tag=_TAG,
+            ),
+            Call(
+                "GET",
+                "/topics",
+                self._list,
+                "The names of all topics",
+                answer=TopicList,
+                errors=(TopicNotFound,),
+                tag=_TAG,
+            ),
+            Call(
+                "GET",
+                "/topics/{name}/partitions",
+                self._partitions,
+                "A topic's partitions",
+                parameters=TopicPath,
+                answer=PartitionList,
+                errors=(TopicNotFound, MetadataUnavailable),
+                tag=_TAG,
+            ),
+            Call(
+                "DELETE",
+                "/topics/{name}",
+                forwarding.to_primary("DELETE", _topic_target, Answer, self._delete),
+                "Delete a topic with everything in it",
+                parameters=TopicPath,
+                answer=Answer,
+                errors=(*WRITING, TopicNotFound),
+                tag=_TAG,
+            ),
+        ]
+
+    async def _create(self, request: Request[None, CreateTopic]) -> TopicCreated:
+        wanted = request.body
+        topic = await self._parts.topics.create(
+            wanted.name,
+            partitions=wanted.partitions,
+            replication=wanted.replication,
+            retention_ms=wanted.retention_ms,
+            retention_bytes=wanted.retention_bytes,
+        )
+        return TopicCreated(message=f"topic {topic.name} is created", partitions=topic.partitions)
+
+    async def _list(self, request: Request[None, None]) -> TopicList:
+        await self._parts.follower.refresh()
+        topics = self._parts.follower.copy.topics
+        if not topics:
+            raise TopicNotFound("no topics found")
+        return TopicList(topics=sorted(topics))
+
+    async def _partitions(self, request: Request[TopicPath, None]) -> PartitionList:
+        topic = await self._parts.follower.topic(request.parameters.name)
+        ends = await self._ends(topic)
+        leaders = self._parts.leaders.by_group
+        return PartitionList(
+            partitions=[
+                PartitionShown(
+                    id=assignment.partition,
+                    leader=leaders.get(assignment.incarnation) if end is not None else None,
+                    replicas=tuple(replica.broker for replica in assignment.replicas),
+                    size=end.next_offset - end.start_offset if end is not None else None,
+                )
+                for number, end in enumerate(ends)
+                if (assignment := self._parts.follower.groups.get(topic.incarnation + number)) is not None
+            ]
+        )
+
+    async def _ends(self, topic: Topic) -> list[Ends | None]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(_SIZES_SECONDS_MAX, self._parts.settings.request_seconds_max)
+        found = await asyncio.gather(
+            *(self._parts.router.ask(Question(ENDS, g, AskEnd(g), deadline)) for g in topic.groups),
+            return_exceptions=True,
+        )
+        return [end if isinstance(end, Ends) else None for end in found]
+
+    async def _delete(self, request: Request[TopicPath, None]) -> Answer:
+        await self._parts.topics.delete(request.parameters.name)
+        return Answer()
+
+
+def _topic_target(request: Request[TopicPath, None]) -> str:
+    return f"/topics/{quote(request.parameters.name, safe='')}"
