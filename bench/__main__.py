@@ -18,7 +18,19 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from bench import document, entries, idle, machine, records, simulation, slow_follower, store
+from bench import (
+    batches,
+    document,
+    entries,
+    gaps,
+    idle,
+    machine,
+    plain,
+    records,
+    simulation,
+    slow_follower,
+    store,
+)
 from bench.document import Report, Section
 from bench.results import Scene, Yielded
 from bench.terminal import Terminal
@@ -41,6 +53,9 @@ def _benchmark(title: str, module: Any) -> Benchmark:
 
 
 BENCHMARKS = {
+    "plain": _benchmark("Single messages, plain API", plain),
+    "batches": _benchmark("Batches, straight to leaders", batches),
+    "gaps": _benchmark("Write gaps", gaps),
     "entries": _benchmark("Entries through consensus", entries),
     "store": _benchmark("One local store", store),
     "idle": _benchmark("Idle groups", idle),
@@ -89,8 +104,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(options: argparse.Namespace, directory: Path, console: Console) -> Report:
     names = options.only or list(BENCHMARKS)
-    facts = machine.facts(directory) | {"Load before the run": machine.load()}
-    report = Report(datetime.now(UTC).date().isoformat(), facts, [])
+    report = Report(datetime.now(UTC).date().isoformat(), machine.facts(directory), [])
+    load_before = machine.load()
     with Terminal(console, len(names)) as terminal:
         for name in names:
             benchmark = BENCHMARKS[name]
@@ -100,6 +115,7 @@ def _run(options: argparse.Namespace, directory: Path, console: Console) -> Repo
                 benchmark.quick if options.quick else benchmark.full, section, directory / name, terminal
             )
         terminal.summary(report.sections)
+    report.machine["Load"] = f"{load_before} before the run, {machine.load()} at its end"
     return report
 
 

@@ -2,11 +2,14 @@
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -130,7 +133,7 @@ class Cluster:
     def __init__(
         self, module: str, directory: Path, *, groups: int = 1, settings: Settings | None = None
     ) -> None:
-        ports = _free_ports(3)
+        ports = free_ports(3)
         self._module = module
         self._members = [
             Member(number, ports, str(directory / str(number)), groups, settings or {})
@@ -157,8 +160,8 @@ class Cluster:
 
     def start(self, number: int) -> Process:
         """Start one, on whatever its directory holds."""
-        process = Process(self._module, self._members[number - 1])
-        self.processes[number] = process
+        with uninterrupted():
+            process = self.processes[number] = Process(self._module, self._members[number - 1])
         return process
 
     def kill(self, number: int) -> None:
@@ -194,7 +197,26 @@ class Cluster:
             time.sleep(_LOOK_SECONDS)
 
 
-def _free_ports(count: int) -> list[int]:
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C takes effect afterwards. A process that is being started is known by then, and can be ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals never come here
+        return
+    came: list[int] = []
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(each, lambda number, _: came.append(number)) for each in signals]
+    try:
+        yield
+    finally:
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
+def free_ports(count: int) -> list[int]:
+    """So many that nobody listens on now."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

@@ -42,7 +42,7 @@ QUICK = Sizes(messages=10_000, repetitions=15)
 
 def run(scene: Scene, sizes: Sizes) -> Iterator[Yielded]:
     """A row for each way."""
-    for what, call in _ways(_log_lines(sizes.messages)):
+    for what, call in _ways(log_lines(sizes.messages)):
         scene.tell(f"records: {what}")
         milliseconds = _median_ms(call, sizes.repetitions)
         millions = sizes.messages / milliseconds / 1000
@@ -77,7 +77,8 @@ def _to_arrow(frame: bytes) -> object:
     return Batch.from_frame(frame).to_arrow()
 
 
-def _log_lines(count: int) -> list[bytes]:
+def log_lines(count: int) -> list[bytes]:
+    """So many messages of 100 bytes, no two alike."""
     dice = os.urandom(4 * count)
     lines = []
     for number in range(count):

@@ -34,6 +34,7 @@ from talweg.replication.proposals import Outcome
 from talweg.storage import SegmentStores
 from talweg.storage.files import RealFiles
 
+_BACK_OFF_SECONDS = 0.02  # after a refusal
 _BURST = 256  # entries appended before the event loop may do something else
 
 
@@ -109,9 +110,11 @@ class _Pusher:
                 await self._room.wait()
                 continue
             self._outstanding += burst
+            refused = self._refused
             for _ in range(burst):
                 self._group.append_with_callback([next(self._frames)], self._answered)
-            await asyncio.sleep(0)
+            # Who is told to slow down does.
+            await asyncio.sleep(0 if self._refused == refused else _BACK_OFF_SECONDS)
 
     def _answered(self, outcome: Outcome) -> None:
         self._outstanding -= 1

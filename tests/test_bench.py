@@ -3,18 +3,36 @@
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from bench import __main__ as command
-from bench import chart, document, entries, idle, machine, records, simulation, slow_follower, store, usage
+from bench import (
+    batches,
+    chart,
+    document,
+    entries,
+    gaps,
+    idle,
+    machine,
+    plain,
+    records,
+    simulation,
+    slow_follower,
+    store,
+    usage,
+)
 from bench.document import Report, Section
+from bench.load import LoadFailed, Plan, run_load
 from bench.processes import Cluster, ProcessFailed
 from bench.results import Bound, Curve, Missing, Row, Scene, Yielded
 
@@ -83,8 +101,103 @@ def test_records_and_simulation_are_timed(scene: Scene) -> None:
     assert rows(simulation.run(scene, simulation.Sizes(seeds=1)))["Simulated clusters"].value > 0
 
 
+@contextmanager
+def answering(*pieces: bytes) -> Iterator[int]:
+    """A server on a port that answers everything with these pieces, one after the other."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve(connection: socket.socket) -> None:
+        with connection, suppress(OSError):  # a client that has seen enough goes
+            while connection.recv(1 << 16):
+                for piece in pieces:
+                    connection.sendall(piece)
+                    time.sleep(0.001)  # so that they come apart
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join()
+
+
+def plan(port: int, *, may_fail: bool = False) -> Plan:
+    return Plan(port, [b"GET / HTTP/1.1\r\n\r\n"] * 3, b"yes", 0.05, 0.2, may_fail)
+
+
+def test_an_answer_that_comes_in_pieces_is_counted_once() -> None:
+    head, body = b"HTTP/1.1 200 OK\r\nserver: x\r\nContent-Length: 4\r\nx: y\r\n\r\n", b"yes!"
+    with answering(head[:20], head[20:] + body[:1], body[1:]) as port:
+        load = run_load(plan(port))
+    assert 3 <= load.answers <= 0.3 / 0.001 * 3
+    assert load.answers_in_all >= load.answers + 3, "those under way at the end are waited for"
+    assert load.failures == 0
+    assert 0 < load.median_ms <= load.p99_ms
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"HTTP/1.1 503 No\r\ncontent-length: 3\r\n\r\nyes", b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nno"],
+    ids=["status", "body"],
+)
+def test_an_answer_that_was_not_hoped_for_is_not_counted(answer: bytes) -> None:
+    with answering(answer) as port:
+        with pytest.raises(LoadFailed, match="not hoped for"):
+            run_load(plan(port))
+        with pytest.raises(LoadFailed, match="no answer"):
+            run_load(plan(port, may_fail=True))
+
+
+def test_single_messages_go_through_talweg_a_bare_handler_and_the_reference_design(scene: Scene) -> None:
+    sizes = plain.Sizes(4, 2, 3, rounds=1, warm_seconds=0.1, seconds=0.3, variants=plain.VARIANTS[:1])
+    results = list(plain.run(scene, sizes))
+    found = rows(iter(results))
+    assert found["Plain produce, 2 partitions"].value > 0
+    assert found["Plain consume, 3 partitions"].value > 0
+    assert found["Plain produce: 3 partitions against 2"].required == Bound(at_least=0.5)
+    against_bare = found.get("Plain consume against the bare handler")
+    against_reference = found.get("Plain produce against the reference design, as it comes")
+    if importlib.util.find_spec("fastapi") is None:
+        assert against_bare is against_reference is None
+        assert len([each for each in results if isinstance(each, Missing)]) == 1
+    else:
+        assert against_bare is not None
+        assert against_bare.required == Bound(at_least=0.2)
+        assert against_reference is not None
+        assert against_reference.required == Bound(at_least=20)
+    assert [path.name for path in scene.directory.iterdir() if path.is_dir()] == []
+
+
+def test_batches_go_to_leaders_and_come_back_as_arrow(scene: Scene) -> None:
+    sizes = batches.Sizes(2, 3, messages=100, window=2, rounds=1, warm_seconds=0.1, seconds=0.3)
+    found = rows(batches.run(scene, sizes))
+    assert found["Batch produce, 2 partitions"].required == Bound(at_least=2.0)
+    assert found["Batch fetch into Arrow, 2 partitions"].value > 0
+    assert found["Batch produce: 3 partitions against 2"].required == Bound(at_least=0.5)
+
+
+def test_a_writer_notices_the_gap_when_a_leader_goes(scene: Scene) -> None:
+    found = rows(gaps.run(scene, gaps.Sizes(kills=1, moves=1, removals=1, steady_seconds=0.2)))
+    assert found["Write gap after kill -9 of a leader: worst"].value > 0.01
+    for how in ("deactivated", "stopped", "removed"):
+        assert found[f"Write gap when a leader is {how}: worst"].required == Bound(at_most=300)
+    assert found["Messages written around kills and moves"].value > 0
+
+
 def test_every_benchmark_can_be_chosen_by_its_name() -> None:
-    assert list(command.BENCHMARKS) == "entries store idle slow_follower records simulation".split()
+    assert list(command.BENCHMARKS) == (
+        "plain batches gaps entries store idle slow_follower records simulation".split()
+    )
 
 
 def test_the_command_line_writes_the_figures_and_the_page(
