@@ -23,6 +23,10 @@ help: ## print this menu
 		printf '  %-10s %s\n' "$$name" "$$text"; done
 	@echo "PYTHON=python3.12 chooses the interpreter of .venv when it is made."
 
+.PHONY: up
+up: environment ## a cluster on this machine, until Ctrl-C (ARGS=... goes to talweg up)
+	@$(RUN) -m talweg.cli up $(ARGS)
+
 .PHONY: test
 test: servers check ## the checks, then all tests in parallel (WORKERS=n; ARGS=... goes to pytest)
 	@if $(RUN) -m pytest --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadgroup $(ARGS); \
@@ -50,8 +54,9 @@ format: environment ## rewrite the code in the house's format
 	@$(RUN) -m ruff check --quiet --fix-only $(CODE); $(RUN) -m ruff format --quiet $(CODE)
 
 .PHONY: reference
-reference: environment ## write docs/reference.md from the public names and their docstrings
+reference: environment ## write docs/reference.md and docs/settings.md from the code
 	@$(RUN) tools/reference.py
+	@$(RUN) tools/settings.py
 
 .PHONY: pins
 pins: environment ## resolve the dependencies anew and write constraints.txt

@@ -8,7 +8,7 @@ The convention, for README.md and the other documents at the top, and all of doc
 - A command, in backticks or in an `sh` block, exists: a `make` target and its variables, a module after
   `python -m`, the paths given to pytest, a subcommand of `talweg`, or a program named in PROGRAMS.
 - An option (`--record`) is spelt out somewhere in the code, the tools or the Makefile.
-- A setting (`TALWEG_…`) is in src/talweg/config.py, and each one there is in some document.
+- A setting (`TALWEG_…`) is in src/talweg/config, and each one there is in some document.
 - A dotted name of ours (`talweg.raft.Entry`) and a class name (`Entry`, `LogStore.read`) are in the code.
 - What does not exist yet stands in a line (or a block whose introducing line) says "not yet"; such a line
   is wrong, too, once everything it names has come to exist.
@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-PROGRAMS = frozenset("apt-get bash cd cp env git pip pytest python python3 sudo".split())
+PROGRAMS = frozenset("apt-get bash cd cp curl env git pip pytest python python3 sudo".split())
 KNOWN_MODULES = frozenset("bench mypy pip pytest ruff venv".split())
 SUFFIXES = (".py", ".md", ".toml", ".txt", ".json", ".sh")
 SHELLS = frozenset({"sh", "bash", "console"})
@@ -101,14 +101,20 @@ class Tree:
 
     @cached_property
     def classes(self) -> dict[str, set[str]]:
-        """Every class in the code, with the names of its attributes and of its bases."""
+        """Every class in the code, and every other name for a type, with the names of its attributes and of
+        its bases."""
         found: dict[str, set[str]] = {}
         for path, text in self.code.items():
             if path.suffix != ".py":
                 continue
-            for node in ast.walk(ast.parse(text)):
+            tree = ast.parse(text)
+            for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef):
                     found.setdefault(node.name, set()).update(_names_in_class(node))
+            for node in tree.body:
+                match node:
+                    case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                        found.setdefault(name, set())
         return found
 
     def attribute_exists(self, name: str, attribute: str) -> bool:
@@ -121,7 +127,9 @@ class Tree:
 
     @cached_property
     def settings(self) -> frozenset[str]:
-        return frozenset(_SETTING.findall(self._text("src/talweg/config.py")))
+        config = self.root / "src" / "talweg" / "config"
+        texts = (text for path, text in self.code.items() if config in path.parents)
+        return frozenset(name for text in texts for name in _SETTING.findall(text))
 
     def path_exists(self, path: str, document: Path) -> bool:
         """At the top, in src or src/talweg, or beside the document. An empty directory is none."""

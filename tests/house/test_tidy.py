@@ -24,7 +24,7 @@ def planted(tmp_path: Path) -> Planted:
             "tools/go": "takes --fast\n",
             "src/talweg/__init__.py": '"""Face."""\n\nfrom talweg.log import Log\n\n__all__ = ["Log"]\n',
             "src/talweg/log.py": '"""A log."""\n\nclass Log:\n    """Keeps."""\n\n    start: int = 0\n',
-            "src/talweg/config.py": '"""Settings."""\n\nNAMES = []\n',
+            "src/talweg/config/settings.py": '"""Settings."""\n\nNAMES = []\n',
             "tests/test_log.py": "",
         }
         for path, text in (standing | texts).items():
@@ -134,7 +134,7 @@ def test_links_that_lead_nowhere_are_caught(planted: Planted) -> None:
 
 
 def test_settings_that_one_side_does_not_know_are_caught(planted: Planted) -> None:
-    code = {"src/talweg/config.py": 'NAMES = ["TALWEG_PORT", "TALWEG_DATA"]'}
+    code = {"src/talweg/config/settings.py": 'NAMES = ["TALWEG_PORT", "TALWEG_DATA"]'}
     document = {"README.md": "Set TALWEG_PORT or TALWEG_GONE.\nTALWEG_LATER is not yet there."}
     assert documents.wrong_settings(planted(**code, **document)) == [
         "README.md: there is no setting TALWEG_GONE",
