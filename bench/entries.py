@@ -83,7 +83,7 @@ class Sizes(msgspec.Struct, frozen=True):
 _1_KB = Pipelined(
     "1 KB",
     1 << 10,
-    window=4096,
+    window=8192,
     ratio_min=10,
     rivals=[Rival(setting, window) for setting in ("default", "quick ticks") for window in (1000, 2000)],
 )
