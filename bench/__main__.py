@@ -53,15 +53,15 @@ def _benchmark(title: str, module: Any) -> Benchmark:
 
 
 BENCHMARKS = {
-    "plain": _benchmark("Single messages, plain API", plain),
-    "batches": _benchmark("Batches, straight to leaders", batches),
-    "gaps": _benchmark("Write gaps", gaps),
     "entries": _benchmark("Entries through consensus", entries),
     "store": _benchmark("One local store", store),
     "idle": _benchmark("Idle groups", idle),
     "slow_follower": _benchmark("A follower is down", slow_follower),
     "records": _benchmark("Records", records),
     "simulation": _benchmark("Simulation", simulation),
+    "plain": _benchmark("Single messages, plain API", plain),
+    "batches": _benchmark("Batches, straight to leaders", batches),
+    "gaps": _benchmark("Write gaps", gaps),
 }
 
 

@@ -12,7 +12,7 @@ from broker.primary import QUICK, Brokers, wait_until
 from talweg.broker import Broker
 from talweg.broker.directory import FORMAT, IDENTITY_NAME, DataDirectory, Identity
 from talweg.errors import GroupNotFound, InvalidSetting, NewerFormat, StorageError, Unavailable
-from talweg.protocol import BrokerFace, GroupAnswer
+from talweg.protocol import BrokerFace, GroupAnswer, PartitionAssignment
 from talweg.records import encode_values
 
 
@@ -224,5 +224,57 @@ def test_messages_may_be_kept_in_a_database_or_nowhere(tmp_path: Path) -> None:
                 frame = encode_values([b"a"], timestamp=1)
                 assert [each.first_offset for each in await partition.append([frame])] == [0]
                 assert (await partition.read(0, 1000, 0)).high_watermark == 1
+
+    run(test())
+
+
+def test_a_broker_that_stops_sends_those_who_wait_away(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            await brokers.topic()
+            broker = brokers.running[0]
+            path = "/v1/topics/lines/partitions/0/records?offset=0&wait_ms=30000"
+            waiting = asyncio.create_task(
+                brokers.client.request(broker.endpoint, "GET", path, seconds_max=40.0)
+            )
+            await wait_until(lambda: bool(broker.hosting.partitions[10].group._readers))
+            async with asyncio.timeout(broker.settings.stop_seconds_max):
+                await brokers.stop(0)
+            assert (await waiting).status == 200
+
+    run(test())
+
+
+def test_a_new_leader_tells_the_primary_at_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        settings = msgspec.structs.replace(QUICK, heartbeat_seconds=60.0)
+        async with Brokers(tmp_path, 1, settings) as brokers:
+            beats = brokers.primary.heartbeats
+            await wait_until(lambda: 0 in beats)
+            brokers.primary.wish(
+                PartitionAssignment(
+                    topic="lines", partition=0, group=10, voters=(0,), partitions=1, replication=1
+                )
+            )
+            brokers.running[0].nudge()
+            await wait_until(lambda: [report.group for report in beats[0].leads] == [10])
+
+    run(test())
+
+
+def test_what_could_not_be_opened_is_asked_for_again(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            await brokers.topic()
+            await wait_until(lambda: brokers.running[0].directory.carried.version > 0)
+            wish = brokers.primary.wishes[10]
+            # A group of another incarnation in the same place, before the old one is removed.
+            brokers.primary.wish(msgspec.structs.replace(wish, group=20))
+            beats = brokers.primary.heartbeats
+            await wait_until(lambda: beats[0].version == 0)
+            assert 20 not in brokers.running[0].hosting.partitions
+            brokers.primary.removed.add(10)
+            del brokers.primary.wishes[10]
+            assert await brokers.leader(20) == 0
 
     run(test())

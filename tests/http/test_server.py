@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+from typing import cast
 
 import pytest
 import uvloop
@@ -10,7 +11,7 @@ import uvloop
 from http_demo import ARROW, BODY_BYTES_MAX, NDJSON, Demo, Wire, wait_until, with_server
 from talweg.errors import InvalidSetting
 from talweg.http import Server
-from talweg.http.server import HEAD_BYTES_MAX
+from talweg.http.server import HEAD_BYTES_MAX, _JoiningTransport
 
 RECORDS = "/v1/topics/a/partitions/3/records"
 
@@ -309,3 +310,43 @@ def test_an_address_that_cannot_be_listened_on_is_a_wrong_setting() -> None:
             await Server(Demo().application(), "no.such.host.invalid").start()
 
     uvloop.run(test())
+
+
+class Written:
+    """A transport that keeps what each write was given."""
+
+    def __init__(self) -> None:
+        self.writes: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self.writes.append(bytes(data))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_head_leaves_with_its_body_and_alone_if_none_comes() -> None:
+    async def test() -> None:
+        written = Written()
+        transport = _JoiningTransport(cast("asyncio.Transport", written))
+        head, large = b"HTTP/1.1 200 OK\r\n\r\n", bytes(1 << 20)
+        transport.write(head)
+        transport.write(b"body")
+        transport.write(b"more")
+        assert written.writes == [head + b"body", b"more"]
+        written.writes.clear()
+        transport.write(head)
+        transport.write(large)
+        assert written.writes == [head, large]  # what is large is not copied
+        written.writes.clear()
+        transport.write(head)
+        await asyncio.sleep(0)
+        assert written.writes == [head]
+        transport.write(head)
+        transport.close()
+        assert written.writes == [head, head]
+        assert written.closed
+
+    asyncio.run(test())

@@ -223,7 +223,7 @@ class BrokerSettings(ProcessSettings, frozen=True, kw_only=True):
             whole(1, 500),
             "Ticks between the signs of life of a leader; at most a third of the election ticks.",
         ),
-    ] = 2
+    ] = 3
     writer_threads: Annotated[
         int,
         Setting(

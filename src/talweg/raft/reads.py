@@ -15,23 +15,18 @@ class Reads:
     def __init__(self) -> None:
         self.round = 0  # the newest one that heartbeats carry
         self.confirmed_round = 0  # the newest one that a majority has answered
-        self._waiting: list[int] = []  # no round yet
+        self.waiting: list[int] = []  # requests that belong to no round yet
         self._rounds: deque[tuple[int, int, list[int]]] = deque()  # (round, commit index then, requests)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a new round is wanted."""
-        return bool(self._waiting)
 
     def ask(self, request: int) -> None:
         """Remember a request until the next round begins."""
-        self._waiting.append(request)
+        self.waiting.append(request)
 
     def begin_round(self, commit_index: int) -> None:
         """Everything that waits is to be answered as of `commit_index`, once confirmed."""
         self.round += 1
-        self._rounds.append((self.round, commit_index, self._waiting))
-        self._waiting = []
+        self._rounds.append((self.round, commit_index, self.waiting))
+        self.waiting = []
 
     def begin_bare_round(self) -> int:
         """A round for which no request waits: whether a majority answers it is of interest in itself."""
@@ -49,7 +44,7 @@ class Reads:
 
     def fail_all(self) -> list[int]:
         """Leadership is lost: every open request."""
-        failed = [request for _, _, requests in self._rounds for request in requests] + self._waiting
+        failed = [request for _, _, requests in self._rounds for request in requests] + self.waiting
         self._rounds.clear()
-        self._waiting = []
+        self.waiting = []
         return failed
