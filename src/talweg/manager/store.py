@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,8 @@ from talweg.metadata import MetadataStore, open_metadata
 T = TypeVar("T")
 
 _THREADS: Final = 4
+_LAST_CALLS_SECONDS: Final = 1.0  # that calls under way have when the manager stops
+_LOOK_SECONDS: Final = 0.01
 _SQLITE: Final = "sqlite:///"
 
 
@@ -27,6 +30,7 @@ class StoreCalls:
         self._seconds_max = seconds_max
         self._store: MetadataStore | None = None
         self._opening = threading.Lock()
+        self._under_way: set[object] = set()  # calls that a thread is making; changed by threads
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="talweg-metadata")
         # The lease has a thread of its own: it must not wait behind calls that hang.
         self._lease_thread = ThreadPoolExecutor(1, thread_name_prefix="talweg-lease")
@@ -50,6 +54,14 @@ class StoreCalls:
             raise MetadataUnavailable("the metadata store did not answer in time") from None
 
     def _ask(self, ask: Callable[[MetadataStore], T]) -> T:
+        this = object()
+        self._under_way.add(this)
+        try:
+            return self._ask_opened(ask)
+        finally:
+            self._under_way.discard(this)
+
+    def _ask_opened(self, ask: Callable[[MetadataStore], T]) -> T:
         with self._opening:
             if self._store is None:
                 if self._url.startswith(_SQLITE):
@@ -60,8 +72,12 @@ class StoreCalls:
         return ask(self._store)
 
     async def close(self) -> None:
-        """Let go of it. Calls that hang are not waited for."""
+        """Let go of it. Calls under way have a moment to end; those that hang are not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._lease_thread.shutdown(wait=False, cancel_futures=True)
+        deadline = time.monotonic() + _LAST_CALLS_SECONDS
+        # A connection that is in use when the store is closed would never be closed itself.
+        while self._under_way and time.monotonic() < deadline:  # noqa: ASYNC110 - threads have no event of ours
+            await asyncio.sleep(_LOOK_SECONDS)
         if self._store is not None:
             await asyncio.to_thread(self._store.close)
