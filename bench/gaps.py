@@ -49,7 +49,7 @@ QUICK = Sizes(kills=3, moves=2, removals=1, steady_seconds=1.5)
 
 def run(scene: Scene, sizes: Sizes) -> Iterator[Yielded]:
     """Kills and moves in one cluster, removals in another."""
-    with _Stage(scene, sizes, brokers=3) as stage:
+    with Stage(scene, sizes, brokers=3) as stage:
         killed = [stage.gap(f"kill {n} of {sizes.kills}", stage.kill) for n in _counted(sizes.kills)]
         yield Row(
             "Write gap after kill -9 of a leader: median",
@@ -64,7 +64,7 @@ def run(scene: Scene, sizes: Sizes) -> Iterator[Yielded]:
             "stopped": [stage.gap(f"clean stop {n}", stage.stop) for n in _counted(sizes.moves)],
         }
         yield stage.check("Messages written around kills and moves")
-    with _Stage(scene, sizes, brokers=3 + sizes.removals) as stage:
+    with Stage(scene, sizes, brokers=3 + sizes.removals) as stage:
         moved["removed"] = [stage.gap(f"removal {n}", stage.remove) for n in _counted(sizes.removals)]
         yield stage.check("Messages written around removals")
     for how, gaps in moved.items():
@@ -81,7 +81,7 @@ def _counted(count: int) -> range:
     return range(1, count + 1)
 
 
-class _Stage:
+class Stage:
     """A cluster with a writer, and what can befall the broker that leads the writer's partition."""
 
     def __init__(self, scene: Scene, sizes: Sizes, *, brokers: int) -> None:
@@ -91,7 +91,7 @@ class _Stage:
         self._cluster = LocalCluster(self._directory, brokers=brokers, readers=0)
         self._writer: SteadyWriter
 
-    def __enter__(self) -> "_Stage":
+    def __enter__(self) -> "Stage":
         self._scene.tell("gaps: starting a cluster")
         self._cluster.start()
         try:

@@ -19,7 +19,7 @@ declared here, so that both ends read the same words. Two sorts:
     POST /bundle/start          manager → broker     list of StartAt → list of Started or Failed
 """
 
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import msgspec
 
@@ -252,8 +252,6 @@ class Started(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=6):
 
 
 Outcome = Failed | Written | Taken | Moved | Empty | Ends | Started
-
-A = TypeVar("A")
 
 encode = msgspec.msgpack.Encoder().encode
 decode_appends = msgspec.msgpack.Decoder(list[Append]).decode

@@ -216,8 +216,9 @@ def test_a_consumer_may_begin_with_what_comes_from_now_on(standing: Standing) ->
 def test_a_consumer_may_begin_at_a_moment(standing: Standing) -> None:
     client = Client(standing, "moment")
     client.produce("before")
-    time.sleep(0.005)
-    moment_us = time.time_ns() // 1000
+    moment_us = time.time_ns() // 1000 + 1  # later than the message, whose timestamp is of before its answer
+    while time.time_ns() // 1000 < moment_us:
+        pass
     for n in range(4):
         client.produce(f"after {n}")
     by_number = client.another_consumer(start=moment_us)

@@ -178,14 +178,14 @@ class Hosting:
         if assignment is None or group.stopped is not None:
             return
         self._note_term(group)
-        self._tend_led(group, assignment)
         wanted = Configuration.of(assignment.voters, assignment.learners)
+        self._tend_led(group, assignment, wanted)
         if group.replica.raft.configuration == wanted and assignment.leader in (None, self.broker):
             self._content[group.incarnation] = group.term
 
-    def _tend_led(self, group: Group, assignment: PartitionAssignment) -> None:
+    def _tend_led(self, group: Group, assignment: PartitionAssignment, wanted: Configuration) -> None:
         raft = group.replica.raft
-        now, wanted = raft.configuration, Configuration.of(assignment.voters, assignment.learners)
+        now = raft.configuration
         if now != wanted and raft.commit_index >= raft.term_start_index:
             following = next_configuration(now, wanted, leader=self.broker, caught_up=_caught_up(raft))
             if following is not None:

@@ -31,12 +31,6 @@ class Heartbeats:
         self._heard[kind][number] = time.time_ns() // 1000
         self._unwritten[kind].add(number)
 
-    def forget(self) -> None:
-        """What was heard by a primary of the past is in the store, or lost."""
-        for kind in MemberKind:
-            self._heard[kind].clear()
-            self._unwritten[kind].clear()
-
     async def last(self, kind: MemberKind, at_least: dict[int, int]) -> dict[int, int]:
         """When each was last heard of, in microseconds. `at_least` is what is known in any case; beyond
         that, what the store says, if it can be asked, and what was heard since."""

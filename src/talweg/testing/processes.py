@@ -209,11 +209,6 @@ class Supervisor:
         self._clock = clock
         self._watched = {process.name: _Watched(clock()) for process in processes}
 
-    def restart_due(self, name: str) -> float | None:
-        """Seconds until a process is started again; None while it runs."""
-        due_at = self._watched[name].due_at
-        return None if due_at is None else max(0.0, due_at - self._clock())
-
     def look(self) -> list[Restart]:
         """See who has ended, and start whose pause is over. To be called often, from one thread."""
         events = []
