@@ -94,9 +94,17 @@ def _signature(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     return f"{function.name}({', '.join(shown)})"
 
 
+def _definitions(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """With those that are imported for the type checker only, because they are loaded when first used."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            yield from node.body
+
+
 def describe(root: Path, module: Module, name: str) -> Name:
     """Find where a module's name is defined, through imports, and what is said of it there."""
-    for node in module.tree.body:
+    for node in _definitions(module.tree.body):
         if isinstance(node, ast.ClassDef) and node.name == name:
             return Name(name, first_sentence(ast.get_docstring(node)))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:

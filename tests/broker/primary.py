@@ -12,7 +12,7 @@ from talweg.broker import Broker
 from talweg.config import BrokerSettings
 from talweg.errors import BrokerNotFound
 from talweg.http import Application, Call, HttpClient, Request, Server
-from talweg.protocol import (
+from talweg.protocol.control import (
     AddBroker,
     BrokerAdded,
     Heartbeat,

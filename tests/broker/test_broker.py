@@ -12,7 +12,7 @@ from broker.primary import QUICK, Brokers, wait_until
 from talweg.broker import Broker
 from talweg.broker.directory import FORMAT, IDENTITY_NAME, DataDirectory, Identity
 from talweg.errors import GroupNotFound, InvalidSetting, NewerFormat, StorageError, Unavailable
-from talweg.protocol import BrokerFace, GroupAnswer, PartitionAssignment
+from talweg.protocol.control import BrokerFace, GroupAnswer, PartitionAssignment
 from talweg.records import encode_values
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker.primary import Brokers, wait_until
 from talweg.errors import BadRequest
-from talweg.protocol import (
+from talweg.protocol.bundles import (
     MSGPACK,
     Append,
     AskEnd,

@@ -11,7 +11,6 @@ import pytest
 
 from broker.primary import QUICK, Brokers, wait_until
 from schema_check import check_schema
-from talweg.broker.calls_records import ARROW, FRAMES, NDJSON, OffsetsAnswer, PositionAnswer, Produced
 from talweg.errors import (
     BadRequest,
     BodyTooLarge,
@@ -23,6 +22,7 @@ from talweg.errors import (
     UnsupportedMedia,
 )
 from talweg.http import HttpResponse
+from talweg.protocol.batches import ARROW, FRAMES, NDJSON, OffsetsAnswer, PositionAnswer, Produced
 from talweg.records import Batch, Codec, Kind, encode_frame, encode_values, frames
 
 WATERMARK = "talweg-high-watermark"

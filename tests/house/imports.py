@@ -25,7 +25,7 @@ TABLE: dict[str, frozenset[str]] = {
     ),
     "metadata": frozenset({"errors"}),
     "manager": frozenset({"metadata", "records", "config", "http", "protocol", "version", "errors"}),
-    "client": frozenset({"records", "config", "errors"}),
+    "client": frozenset({"records", "config", "http", "protocol", "version", "errors"}),
     "gateway": frozenset({"config", "errors"}),
     "spark": frozenset({"client", "errors"}),
     "pipeline": frozenset({"spark", "client", "errors"}),

@@ -17,18 +17,12 @@ from talweg.http import (
     Request,
     Server,
 )
-from talweg.protocol import (
+from talweg.protocol.bundles import (
     MSGPACK,
-    AddBroker,
     Append,
     AskEnd,
-    BrokerAdded,
-    BrokerFace,
     Empty,
     Ends,
-    GroupReport,
-    Heartbeat,
-    HeartbeatAnswer,
     Moved,
     Outcome,
     StartAt,
@@ -42,6 +36,14 @@ from talweg.protocol import (
     decode_takes,
     encode,
     failed,
+)
+from talweg.protocol.control import (
+    AddBroker,
+    BrokerAdded,
+    BrokerFace,
+    GroupReport,
+    Heartbeat,
+    HeartbeatAnswer,
 )
 from talweg.records import Batch
 

@@ -11,7 +11,7 @@ from manager.clusters import Cluster, until
 from manager.conftest import Play
 from manager.fake_broker import DOWN, LOST, FakeBroker, Once
 from talweg.errors import NotLeader, OutOfSequence, StorageError, StorageFull, Unavailable, Undecided
-from talweg.protocol import Outcome, failed
+from talweg.protocol.bundles import Outcome, failed
 
 
 @asynccontextmanager

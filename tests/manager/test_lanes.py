@@ -6,7 +6,7 @@ from typing import Any
 
 from talweg.errors import Unavailable
 from talweg.manager.lanes import ITEMS_MAX, Lane
-from talweg.protocol import Failed, Outcome, Written, encode
+from talweg.protocol.bundles import Failed, Outcome, Written, encode
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:

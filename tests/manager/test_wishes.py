@@ -7,7 +7,7 @@ from talweg.manager.follower import Follower
 from talweg.manager.restoring import restored_assignment, restored_topic
 from talweg.manager.wishes import Wishes, leader_to_be, may_go, wish_of
 from talweg.metadata import Assignment, Broker, BrokerStatus, Replica, ReplicaRole, Topic, TopicSettings
-from talweg.protocol import GroupReport
+from talweg.protocol.control import GroupReport
 
 TOPIC = Topic(
     name="t",

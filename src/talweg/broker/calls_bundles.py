@@ -9,7 +9,7 @@ import msgspec
 from talweg.broker.waiting import within
 from talweg.errors import BadRequest, CorruptBatch, TalwegError, Unavailable
 from talweg.http import Call, RawAnswer, RawBody, RawResponse, Request
-from talweg.protocol import (
+from talweg.protocol.bundles import (
     MSGPACK,
     Append,
     AskEnd,

@@ -2,9 +2,7 @@
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Annotated, Final, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from talweg.broker.waiting import within
 from talweg.errors import (
@@ -24,17 +22,27 @@ from talweg.errors import (
     Undecided,
 )
 from talweg.http import (
-    Answer,
     Call,
-    Header,
-    Natural,
-    Parameters,
     RawAnswer,
     RawBody,
     RawResponse,
     Request,
 )
-from talweg.protocol import consumer_name
+from talweg.protocol.batches import (
+    ARROW,
+    FRAMES,
+    MEDIA_TYPES,
+    AskPosition,
+    Commit,
+    Fetch,
+    Offsets,
+    OffsetsAnswer,
+    PartitionPath,
+    PositionAnswer,
+    Produce,
+    Produced,
+)
+from talweg.protocol.bundles import consumer_name
 from talweg.records import (
     RAW_BYTES_MAX,
     Batch,
@@ -49,86 +57,10 @@ from talweg.records import (
 if TYPE_CHECKING:
     from talweg.broker.broker import Broker
 
-FRAMES: Final = "application/vnd.talweg.frames"
-ARROW: Final = "application/vnd.apache.arrow.stream"
-NDJSON: Final = "application/x-ndjson"
-MEDIA_TYPES: Final = (ARROW, FRAMES, NDJSON)
-
-FETCH_BYTES: Final = 1 << 20  # unless a reader says otherwise
 _INLINE_BYTES_MAX: Final = 128 << 10  # what is smaller is not worth a thread
 
 LEADER_ERRORS: Final = (GroupNotFound, NotLeader, NoQuorum, Unavailable, StorageError)
 WRITE_ERRORS: Final = (*LEADER_ERRORS, Overloaded, StorageFull, Undecided)
-
-
-class PartitionPath(Parameters, frozen=True, kw_only=True):
-    """A partition of a topic."""
-
-    topic: str
-    partition: Natural
-
-
-class Produce(PartitionPath, frozen=True, kw_only=True):
-    """Who produces, for what is not in frames (a frame says so itself)."""
-
-    producer_id: Annotated[Natural | None, Header("Talweg-Producer-Id")] = None
-    producer_epoch: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=32767)] | None, Header("Talweg-Producer-Epoch")
-    ] = None
-    sequence: Annotated[Natural | None, Header("Talweg-Sequence")] = None
-
-
-class Produced(Answer, frozen=True, kw_only=True):
-    """Where the messages stand: `count` of them from `offset` on."""
-
-    offset: Natural
-    count: Natural
-
-
-class Fetch(PartitionPath, frozen=True, kw_only=True):
-    """What to read. At the end of the log, waits for the first message to come."""
-
-    offset: Natural
-    max_bytes: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)] = FETCH_BYTES
-    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 0
-
-
-class Offsets(Parameters, frozen=True, kw_only=True):
-    """Where: the first message kept, behind the last one, or the first one not older than a timestamp in
-    microseconds since 1970."""
-
-    topic: str
-    at: Literal["earliest", "latest"] | Natural = "latest"
-
-
-class OffsetsAnswer(Answer, frozen=True, kw_only=True):
-    """An offset for each partition that this broker leads; the others are led elsewhere."""
-
-    offsets: dict[int, Natural]
-    elsewhere: list[Natural]
-
-
-class Commit(Parameters, frozen=True, kw_only=True):
-    """A position: the first offset that was not read. Either the number of a registered consumer, or any
-    other name that does not begin with `#`."""
-
-    consumer: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
-    consumer_id: Natural | None = None
-    offset: Natural
-    seek: bool = False  # without it a position does not go back
-
-
-class AskPosition(PartitionPath, frozen=True, kw_only=True):
-    """Whose position."""
-
-    consumer: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
-    consumer_id: Natural | None = None
-
-
-class PositionAnswer(Answer, frozen=True, kw_only=True):
-    """The first offset that was not read; null if it never read here."""
-
-    position: Natural | None
 
 
 class RecordCalls:

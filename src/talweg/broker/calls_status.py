@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from talweg.errors import GroupNotFound, Unavailable
 from talweg.http import Call, Natural, Parameters, Request
-from talweg.protocol import BrokerFace, GroupAnswer
+from talweg.protocol.control import BrokerFace, GroupAnswer
 from talweg.version import __version__
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class StatusCalls:
             incarnation=broker.directory.identity.incarnation,
             peer_endpoint=broker.peer_endpoint,
             broker_id=broker.broker_id,
+            managers=broker.settings.managers,
         )
 
     async def _nudge(self, request: Request[None, None]) -> None:

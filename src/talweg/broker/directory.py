@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from talweg.errors import InvalidSetting, NewerFormat, StorageError
-from talweg.protocol import PartitionAssignment, Peer
+from talweg.protocol.control import PartitionAssignment, Peer
 
 T = TypeVar("T", bound=msgspec.Struct)
 

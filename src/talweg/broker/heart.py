@@ -13,7 +13,7 @@ from talweg.broker.hosting import Hosting
 from talweg.config import BrokerSettings
 from talweg.errors import BrokerNotFound, TalwegError
 from talweg.http import HttpClient
-from talweg.protocol import AddBroker, BrokerAdded, Heartbeat, HeartbeatAnswer, Peer
+from talweg.protocol.control import AddBroker, BrokerAdded, Heartbeat, HeartbeatAnswer, Peer
 
 _RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)  # after a manager could not be asked; the last one repeats
 # For a primary to answer: one that stands still must not keep us from the one that took its place.

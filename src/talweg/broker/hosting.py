@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from talweg.broker.partition import Partition
 from talweg.broker.steps import next_configuration, should_hand_over
 from talweg.errors import GroupNotFound, TalwegError
-from talweg.protocol import GroupReport, PartitionAssignment
+from talweg.protocol.control import GroupReport, PartitionAssignment
 from talweg.raft import Configuration, Progress, Raft, Role, configuration_at
 from talweg.replication import Group, ReplicaHost
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from talweg.errors import NoQuorum, NotLeader, OffsetOutOfRange, TalwegError
-from talweg.protocol import Empty, Ends, Moved, Taken
+from talweg.protocol.bundles import Empty, Ends, Moved, Taken
 from talweg.records import Batch
 from talweg.replication import Appended, Group, Position, Replica
 

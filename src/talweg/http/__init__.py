@@ -7,8 +7,10 @@ Server                       serves an application on a port
 HttpClient                   asks other servers; a failure comes back as the error that was raised there
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from talweg.http.answering import Failure, Leader, error_of
-from talweg.http.application import Application, Limits
 from talweg.http.calls import (
     Answer,
     Call,
@@ -22,8 +24,11 @@ from talweg.http.calls import (
 )
 from talweg.http.client import HttpClient
 from talweg.http.connection import HttpResponse
-from talweg.http.openapi import openapi
-from talweg.http.server import Server
+
+if TYPE_CHECKING:
+    from talweg.http.application import Application, Limits
+    from talweg.http.openapi import openapi
+    from talweg.http.server import Server
 
 __all__ = [
     "Answer",
@@ -45,3 +50,17 @@ __all__ = [
     "error_of",
     "openapi",
 ]
+
+# Loaded when they are first asked for: a client has no use for a server, and would wait for it to load.
+_SERVING = {
+    "Application": "talweg.http.application",
+    "Limits": "talweg.http.application",
+    "Server": "talweg.http.server",
+    "openapi": "talweg.http.openapi",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _SERVING:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(import_module(_SERVING[name]), name)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from talweg.errors import BadRequest, Forbidden, TalwegError
 from talweg.http import HttpClient
-from talweg.protocol import BrokerFace
+from talweg.protocol.control import BrokerFace
 
 _LOOK_SECONDS_MAX: Final = 3.0
 

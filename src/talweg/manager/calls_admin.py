@@ -2,9 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Final, Literal
-
-import msgspec
+from typing import Final
 
 from talweg.errors import (
     BrokerNotFound,
@@ -12,65 +10,24 @@ from talweg.errors import (
     NowhereToMove,
     StaleVersion,
 )
-from talweg.http import Answer, Call, Natural, Parameters, Request
+from talweg.http import Answer, Call, Request
 from talweg.manager.admission import Admission
 from talweg.manager.calls_topics import WRITING
 from talweg.manager.parts import Parts
 from talweg.metadata import Broker, BrokerStatus, Consumer, MemberKind, Producer, loads_of
-from talweg.protocol import AddBroker, BrokerAdded
+from talweg.protocol.control import AddBroker, BrokerAdded
+from talweg.protocol.plain import (
+    BrokerList,
+    BrokerNumber,
+    BrokerShown,
+    ClientShown,
+    ConsumerList,
+    ProducerList,
+    Removing,
+)
 
 _TAG: Final = "Administration"
 _ATTEMPTS: Final = 5  # at a change that others overtake
-
-
-class BrokerNumber(Parameters, frozen=True, kw_only=True):
-    """A broker, by its number."""
-
-    broker_id: Natural
-
-
-class Removing(Answer, frozen=True, kw_only=True):
-    """What becomes of it."""
-
-    message: str
-
-
-class BrokerShown(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker."""
-
-    id: Natural
-    endpoint: str
-    status: Literal["active", "inactive", "deactivated", "draining", "removed"]
-    last_heartbeat: Natural  # microseconds since 1970
-    partitions: Natural  # replicas that it carries, or is about to
-    leaders: Natural  # partitions that it leads, as far as this manager knows
-
-
-class BrokerList(Answer, frozen=True, kw_only=True):
-    """All brokers, by number."""
-
-    brokers: list[BrokerShown]
-
-
-class ClientShown(msgspec.Struct, frozen=True, kw_only=True):
-    """A producer or a consumer. Nothing of an inactive one is lost: it may go on at any time."""
-
-    id: Natural
-    topic: str
-    status: Literal["active", "inactive"]
-    last_heartbeat: Natural  # microseconds since 1970
-
-
-class ProducerList(Answer, frozen=True, kw_only=True):
-    """All producers, by number."""
-
-    producers: list[ClientShown]
-
-
-class ConsumerList(Answer, frozen=True, kw_only=True):
-    """All consumers, by number."""
-
-    consumers: list[ClientShown]
 
 
 class AdminCalls:

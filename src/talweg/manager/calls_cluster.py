@@ -3,10 +3,10 @@
 from typing import Final, Literal
 
 from talweg.errors import BrokerNotFound, LeaseLost, MetadataUnavailable, TopicNotFound
-from talweg.http import Answer, Call, Parameters, Request
+from talweg.http import Call, Request
 from talweg.manager.parts import Parts
 from talweg.metadata import BrokerStatus, Topic
-from talweg.protocol import (
+from talweg.protocol.control import (
     BrokerMetadata,
     Heartbeat,
     HeartbeatAnswer,
@@ -14,25 +14,10 @@ from talweg.protocol import (
     PartitionMetadata,
     TopicMetadata,
 )
+from talweg.protocol.plain import AskMetadata, ManagerFace
 from talweg.version import __version__
 
 _TAG: Final = "Cluster"
-
-
-class ManagerFace(Answer, frozen=True, kw_only=True):
-    """Who a manager is. A stand-by becomes the primary when the primary is gone."""
-
-    role: Literal["primary", "stand-by", "read-only"]
-    version: str
-    healthy: bool  # it knows the cluster, and can answer
-    metadata_available: bool  # it can reach the metadata store: what is listed is up to date
-    primary: str | None  # the URL of the primary, or of who was it last
-
-
-class AskMetadata(Parameters, frozen=True, kw_only=True):
-    """Which topics; all of them if none is named. Several with commas between them, or named one by one."""
-
-    topics: tuple[str, ...] = ()
 
 
 class ClusterCalls:

@@ -18,67 +18,25 @@ from talweg.errors import (
     TopicNotFound,
     Undecided,
 )
-from talweg.http import Answer, Call, Natural, Parameters, Request
-from talweg.manager.calls_producer import ClientHeartbeat
+from talweg.http import Answer, Call, Request
 from talweg.manager.calls_topics import WRITING
 from talweg.manager.follower import check_partition
 from talweg.manager.parts import Parts
 from talweg.manager.routing import START, Question
 from talweg.metadata import MemberKind, Start, Topic
-from talweg.protocol import StartAt, consumer_name
+from talweg.protocol.bundles import StartAt, consumer_name
+from talweg.protocol.plain import (
+    AskSize,
+    ClientHeartbeat,
+    Consume,
+    Consumed,
+    ConsumerRegistered,
+    RegisterConsumer,
+    Size,
+)
 
 _TAG: Final = "Consumers"
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
-
-
-class RegisterConsumer(Parameters, frozen=True, kw_only=True):
-    """A consumer to be, of a topic or of one of its partitions. It starts with the `earliest` message, with
-    the `latest` (what comes from now on), or at a moment: microseconds since 1970, or ISO 8601."""
-
-    topic: str
-    partition: Natural | None = None
-    start: Natural | str = "earliest"
-
-
-class ConsumerRegistered(Answer, frozen=True, kw_only=True):
-    """Its number."""
-
-    consumer_id: Natural
-
-
-class Consume(Parameters, frozen=True, kw_only=True):
-    """Who consumes, from which partition if from one, and how long it would wait for a message."""
-
-    topic: str
-    consumer_id: Natural
-    partition: Natural | None = None
-    wait_ms: Natural = 0
-
-
-class Consumed(Answer, frozen=True, kw_only=True):
-    """A message. One that is no UTF-8 is null, and `message_base64` has it."""
-
-    message: str | None
-    partition: Natural
-    offset: Natural
-    timestamp: int  # microseconds since 1970
-    producer_id: Natural | None
-    message_base64: str | msgspec.UnsetType = msgspec.UNSET
-
-
-class AskSize(Parameters, frozen=True, kw_only=True):
-    """Of which consumer, and of which partition if of one."""
-
-    topic: str
-    consumer_id: Natural
-    partition: Natural | None = None
-
-
-class Size(Answer, frozen=True, kw_only=True):
-    """How many messages the consumer has not read; by partition, if none was named."""
-
-    size: Natural
-    partitions: dict[str, Natural] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ConsumerCalls:

@@ -12,51 +12,16 @@ from talweg.errors import (
     StorageFull,
     Undecided,
 )
-from talweg.http import Answer, Call, Natural, Parameters, Request
+from talweg.http import Answer, Call, Request
 from talweg.manager.calls_topics import CREATING, WRITING
 from talweg.manager.parts import Parts
 from talweg.metadata import MemberKind
+from talweg.protocol.plain import ClientHeartbeat, Produce, Produced, ProducerRegistered, RegisterProducer
 
 _TAG: Final = "Producers"
 _PRODUCE: Final = "/producer/produce"
 _JSON_GROWTH: Final = 6  # a control character of one byte is written as \u0000
 _JSON_FRAME_BYTES: Final = 16 << 10  # for everything beside the message, and a key of some length
-
-
-class RegisterProducer(Parameters, frozen=True, kw_only=True):
-    """A producer to be, of a topic that is created if it is not there."""
-
-    topic: str
-
-
-class ProducerRegistered(Answer, frozen=True, kw_only=True):
-    """Its number."""
-
-    producer_id: Natural
-
-
-class Produce(Parameters, frozen=True, kw_only=True):
-    """A message. Without a partition, its key decides where it goes, or its sequence, or whose turn it is."""
-
-    topic: str
-    producer_id: Natural
-    message: str
-    partition: Natural | None = None
-    key: str | None = None
-    sequence: Natural | None = None  # grows with each message of a producer: one sent again is written once
-
-
-class Produced(Answer, frozen=True, kw_only=True):
-    """Where it is, on disk on a majority of the partition's replicas."""
-
-    partition: Natural
-    offset: Natural
-
-
-class ClientHeartbeat(Parameters, frozen=True, kw_only=True):
-    """A client lives."""
-
-    id: Natural
 
 
 class ProducerCalls:

@@ -1,10 +1,8 @@
 """Topics and their partitions, as people ask for them."""
 
 import asyncio
-from typing import Annotated, Final
+from typing import Final
 from urllib.parse import quote
-
-import msgspec
 
 from talweg.errors import (
     BadTopicName,
@@ -15,61 +13,25 @@ from talweg.errors import (
     TopicExists,
     TopicNotFound,
 )
-from talweg.http import Answer, Call, Natural, Parameters, Request
+from talweg.http import Answer, Call, Request
 from talweg.manager.parts import Parts
 from talweg.manager.routing import ENDS, Question
 from talweg.metadata import Topic
-from talweg.protocol import AskEnd, Ends
+from talweg.protocol.bundles import AskEnd, Ends
+from talweg.protocol.plain import (
+    CreateTopic,
+    PartitionList,
+    PartitionShown,
+    TopicCreated,
+    TopicList,
+    TopicPath,
+)
 
 WRITING: Final = (LeaseLost, MetadataUnavailable)  # how every change of the metadata may fail
 CREATING: Final = (BadTopicName, TooFewBrokers, TooManyPartitions)
 
 _SIZES_SECONDS_MAX: Final = 2.0  # for leaders to say how much there is
 _TAG: Final = "Topics"
-
-
-class TopicPath(Parameters, frozen=True, kw_only=True):
-    """A topic, by its name."""
-
-    name: str
-
-
-class CreateTopic(Parameters, frozen=True, kw_only=True):
-    """A new topic. What is not given is as the manager's settings have it."""
-
-    name: str
-    partitions: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
-    replication: Annotated[int, msgspec.Meta(ge=1, le=9)] | None = None
-    retention_ms: Natural | None = None
-    retention_bytes: Natural | None = None  # of each partition
-
-
-class TopicCreated(Answer, frozen=True, kw_only=True):
-    """It is there."""
-
-    message: str
-    partitions: Natural
-
-
-class TopicList(Answer, frozen=True, kw_only=True):
-    """The names of all topics, in order."""
-
-    topics: list[str]
-
-
-class PartitionShown(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition. What its leader would say is null while nobody leads."""
-
-    id: Natural
-    leader: Natural | None
-    replicas: tuple[Natural, ...]  # brokers; the one that should lead comes first
-    size: Natural | None  # messages that are kept
-
-
-class PartitionList(Answer, frozen=True, kw_only=True):
-    """A topic's partitions, by number."""
-
-    partitions: list[PartitionShown]
 
 
 class TopicCalls:

@@ -16,7 +16,7 @@ from talweg.manager.routing import ENDS, TAKE, Question, Router
 from talweg.manager.tails import Tails
 from talweg.manager.turns import first_with_messages, order_of_turns
 from talweg.metadata import Consumer, Topic
-from talweg.protocol import AskEnd, Empty, Ends, Moved, Outcome, Take, Taken, consumer_name
+from talweg.protocol.bundles import AskEnd, Empty, Ends, Moved, Outcome, Take, Taken, consumer_name
 
 CURSORS_MAX: Final = 100_000  # consumers whose positions are remembered; the longest known go first
 _TOKEN_BITS: Final = 63

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from talweg.errors import Overloaded, TalwegError, Unavailable, Undecided, Unreachable
-from talweg.protocol import Failed, Outcome, decode_outcomes, failed
+from talweg.protocol.bundles import Failed, Outcome, decode_outcomes, failed
 
 ITEMS_MAX: Final = 1000  # in one bundle
 BUNDLES_MAX: Final = 8  # under way at once, all but one of them late

@@ -32,7 +32,7 @@ from talweg.manager.topics import Topics
 from talweg.manager.watch import Watch
 from talweg.manager.writer import Writer
 from talweg.metadata import MetadataStore, open_metadata
-from talweg.protocol import Metadata
+from talweg.protocol.control import Metadata
 from talweg.version import __version__
 
 _LEADERS_SECONDS: Final = 1.0  # between two looks at what the primary knows of leaders

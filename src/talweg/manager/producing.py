@@ -11,7 +11,7 @@ from talweg.manager.follower import Follower, check_partition
 from talweg.manager.routing import APPEND, ENDS, Question, Router
 from talweg.manager.turns import least_written
 from talweg.metadata import Topic
-from talweg.protocol import Append, AskEnd, Ends, Written
+from talweg.protocol.bundles import Append, AskEnd, Ends, Written
 from talweg.records import Codec, encode_values
 
 _FIRST_TURN_SECONDS_MAX: Final = 2.0  # to learn how full partitions are, before the first message

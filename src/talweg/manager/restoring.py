@@ -12,7 +12,7 @@ from talweg.http import HttpClient
 from talweg.manager.follower import Follower
 from talweg.manager.writer import Writer
 from talweg.metadata import Assignment, Replica, Topic, TopicSettings
-from talweg.protocol import GroupAnswer, GroupReport, PartitionAssignment
+from talweg.protocol.control import GroupAnswer, GroupReport, PartitionAssignment
 
 _ASK_SECONDS_MAX = 2.0
 _ASKED_AT_ONCE = 32

@@ -26,7 +26,7 @@ from talweg.http import HttpClient
 from talweg.manager.follower import Follower
 from talweg.manager.lanes import Lane
 from talweg.manager.leaders import Leaders
-from talweg.protocol import MSGPACK, AskEnds, Failed, Outcome, encode, error_of_failed, failed
+from talweg.protocol.bundles import MSGPACK, AskEnds, Failed, Outcome, encode, error_of_failed, failed
 
 # Nothing was done: asking again is safe, whatever it is.
 SURELY_NOT_DONE: Final = frozenset(

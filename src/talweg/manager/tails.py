@@ -12,7 +12,7 @@ from talweg.errors import TalwegError
 from talweg.http import HttpClient
 from talweg.manager.follower import Follower
 from talweg.manager.leaders import Leaders
-from talweg.protocol import MSGPACK, AskEnd, AskEnds, Ends, decode_outcomes, encode
+from talweg.protocol.bundles import MSGPACK, AskEnd, AskEnds, Ends, decode_outcomes, encode
 
 POLL_SECONDS: Final = 2.0  # that one request waits at a broker, at most
 POLLS_MAX: Final = 8  # at one broker at once; beyond that they are made into one

@@ -12,7 +12,7 @@ from talweg.manager.nudging import Nudging
 from talweg.manager.routing import ENDS, Question, Router
 from talweg.manager.writer import Writer
 from talweg.metadata import Topic, TopicSettings, check_topic_name, loads_of, place_topic
-from talweg.protocol import AskEnd
+from talweg.protocol.bundles import AskEnd
 
 _LEADERS_SECONDS_MAX: Final = 5.0  # that a new topic has to find its leaders before it is answered
 

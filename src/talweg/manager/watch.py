@@ -33,7 +33,7 @@ from talweg.metadata import (
     next_step,
     plan_replacement,
 )
-from talweg.protocol import BrokerFace, GroupReport, Heartbeat, HeartbeatAnswer
+from talweg.protocol.control import BrokerFace, GroupReport, Heartbeat, HeartbeatAnswer
 
 MOVES_MAX: Final = 8  # partitions that move at once
 _LOOK_SECONDS_MAX: Final = 1.0  # for a broker to say who it is

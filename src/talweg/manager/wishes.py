@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from talweg.manager.follower import Follower
 from talweg.metadata import Assignment, Broker, BrokerStatus, Topic
-from talweg.protocol import GroupReport, PartitionAssignment, Peer
+from talweg.protocol.control import GroupReport, PartitionAssignment, Peer
 
 
 class Wishes:

@@ -1,0 +1,278 @@
+"""The cluster as a client sees it: managers that answer, topics as they are, and who leads each partition.
+
+Everything a client says to the cluster goes through here. Any manager may be asked anything; a partition's
+leader is found by the metadata, corrected by what brokers say, and looked for among its replicas when it is
+gone. What may be repeated is repeated, with pauses, until a deadline.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from talweg.client.servers import Servers, read_servers
+from talweg.errors import GroupNotFound, NotLeader, TalwegError, TopicNotFound, Unavailable, Unreachable
+from talweg.http import HttpClient, HttpResponse
+from talweg.protocol.control import BrokerFace, Metadata, PartitionMetadata, TopicMetadata
+
+A = TypeVar("A")
+
+PAUSE_SECONDS: Final = 0.02  # before the first repetition; doubles with each
+PAUSE_SECONDS_MAX: Final = 0.5
+ATTEMPT_SECONDS_MAX: Final = 5.0  # for one answer: a server that is paused keeps its connections
+_REFRESH_SECONDS_MIN: Final = 0.05  # between two looks at the metadata
+_MANAGERS_MAX: Final = 64  # that are learned of
+
+# Nothing was done, so asking again, or elsewhere, is safe even for what must not be done twice.
+SURELY_NOT_DONE: Final = (NotLeader, GroupNotFound, Unreachable)
+
+
+class Pause:
+    """Pauses that grow, up to a deadline of the event loop's clock."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self._seconds = PAUSE_SECONDS
+
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        return self._deadline - asyncio.get_running_loop().time()
+
+    async def wait(self, error: TalwegError) -> None:
+        """Wait before the next attempt; raises the error when there is no time for one."""
+        seconds = self._seconds * random.uniform(0.5, 1.0)  # noqa: S311 - so that clients do not come in step
+        if seconds >= self.left():
+            raise error
+        self._seconds = min(2 * self._seconds, PAUSE_SECONDS_MAX)
+        await asyncio.sleep(seconds)
+
+
+class Cluster:
+    """Lives in one event loop. `close` when it is no longer needed."""
+
+    def __init__(self, servers: Servers = None, *, connections_max: int = 1024) -> None:
+        self._managers = list(read_servers(servers))  # the one that answered last is the first
+        self._http = HttpClient(connections_max=connections_max, answer_bytes_max=256 << 20)
+        self._topics: dict[str, TopicMetadata] = {}
+        self._endpoints: dict[int, str] = {}  # of brokers
+        self._leaders: dict[tuple[str, int], str] = {}  # endpoints, as far as they are known
+        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshed_at = 0.0
+        self._wanted: set[str] = set()  # topics that somebody asked for
+        self._named: dict[tuple[str, int], tuple[str, int]] = {}  # by metadata: who leads, in which term
+        self._managers_learned = False  # from a broker
+
+    @property
+    def managers(self) -> tuple[str, ...]:
+        """The managers that are known, the one that answered last first."""
+        return tuple(self._managers)
+
+    @property
+    def endpoints(self) -> Mapping[int, str]:
+        """Brokers that are known, by number."""
+        return self._endpoints
+
+    async def close(self) -> None:
+        """Close all connections; what is under way fails with Unavailable."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        await self._http.close()
+
+    # Managers
+
+    async def ask_manager(
+        self,
+        method: str,
+        target: str,
+        answer: type[A],
+        body: msgspec.Struct | None = None,
+        *,
+        seconds_max: float,
+        repeatable: bool = True,  # false: not asked again once it may have been carried out
+    ) -> A:
+        """Ask whichever manager answers. Raises what it says, and the last error when time is up."""
+        pause = Pause(asyncio.get_running_loop().time() + seconds_max)
+        while True:
+            for manager in tuple(self._managers):
+                try:
+                    found = await self._http.call(
+                        manager,
+                        method,
+                        target,
+                        answer,
+                        body,
+                        seconds_max=max(min(ATTEMPT_SECONDS_MAX, pause.left()), 0.001),
+                    )
+                except TalwegError as failure:
+                    error = failure
+                    if not failure.retriable or not (repeatable or isinstance(failure, SURELY_NOT_DONE)):
+                        raise
+                else:
+                    self._prefer(manager)
+                    return found
+                if pause.left() <= 0:
+                    raise error
+            await self._learn_managers()
+            await pause.wait(error)
+
+    def _prefer(self, manager: str) -> None:
+        if self._managers[0] != manager:
+            self._managers.remove(manager)
+            self._managers.insert(0, manager)
+
+    # Topics
+
+    async def topic(self, name: str, *, seconds_max: float) -> TopicMetadata:
+        """A topic as it is now, or was a moment ago; raises TopicNotFound."""
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        return await self.fresh_topic(name, seconds_max=seconds_max)
+
+    async def fresh_topic(self, name: str, *, seconds_max: float) -> TopicMetadata:
+        """A topic as a manager knows it now; raises TopicNotFound."""
+        target = f"/v1/metadata?topics={quote(name, safe='')}"
+        metadata = await self.ask_manager("GET", target, Metadata, seconds_max=seconds_max)
+        self._learn(metadata)
+        self._wanted.add(name)
+        for topic in metadata.topics:
+            if topic.topic == name:
+                return topic
+        raise TopicNotFound(f"there is no topic {name}")
+
+    def known_topic(self, name: str) -> TopicMetadata | None:
+        """A topic if it was asked for before, as it was seen last."""
+        return self._topics.get(name)
+
+    def forget_topic(self, name: str) -> None:
+        """Look at it anew when it is next asked for."""
+        self._topics.pop(name, None)
+        self._wanted.discard(name)
+        for known in (self._leaders, self._named):
+            for place in [place for place in known if place[0] == name]:
+                del known[place]
+
+    async def all_topics(self, *, seconds_max: float) -> tuple[TopicMetadata, ...]:
+        """Every topic, as a manager knows it now."""
+        metadata = await self.ask_manager("GET", "/v1/metadata", Metadata, seconds_max=seconds_max)
+        self._learn(metadata)
+        return metadata.topics
+
+    def _learn(self, metadata: Metadata) -> None:
+        self._endpoints = {broker.id: broker.endpoint for broker in metadata.brokers}
+        for topic in metadata.topics:
+            self._topics[topic.topic] = topic
+            for part in topic.partitions:
+                place = (topic.topic, part.partition)
+                leader = self._endpoints.get(-1 if part.leader is None else part.leader)
+                # What a manager goes on saying is no news: meanwhile we may know better.
+                if leader is not None and self._named.get(place) != (leader, part.term):
+                    self._named[place] = (leader, part.term)
+                    self._leaders[place] = leader
+
+    async def _refresh(self) -> None:
+        """Look at the metadata of what is in use. Who wants that meanwhile waits for the same look."""
+        loop = asyncio.get_running_loop()
+        if self._refreshing is None or self._refreshing.done():
+            if loop.time() - self._refreshed_at < _REFRESH_SECONDS_MIN:
+                return
+            self._refreshing = loop.create_task(self._look())
+        await asyncio.shield(self._refreshing)
+
+    async def _look(self) -> None:
+        try:
+            for name in tuple(self._wanted):
+                target = f"/v1/metadata?topics={quote(name, safe='')}"
+                try:
+                    self._learn(await self.ask_manager("GET", target, Metadata, seconds_max=1.0))
+                except TopicNotFound:
+                    self.forget_topic(name)
+        except TalwegError:
+            pass  # nobody could be asked: what is known must do, and the next look may find more
+        finally:
+            self._refreshed_at = asyncio.get_running_loop().time()
+
+    async def _learn_managers(self) -> None:
+        """Brokers know managers that we were not told of. One of them is enough, once."""
+        for endpoint in () if self._managers_learned else tuple(self._endpoints.values()):
+            try:
+                face = await self._http.call(endpoint, "GET", "/", BrokerFace, seconds_max=1.0)
+            except TalwegError:
+                continue
+            self._managers_learned = True
+            new = [manager for manager in face.managers if manager not in self._managers]
+            self._managers += new[: max(_MANAGERS_MAX - len(self._managers), 0)]
+            return
+
+    # Leaders
+
+    async def ask_leader(
+        self,
+        topic: str,
+        partition: int,
+        method: str,
+        path: str,  # behind /v1/topics/TOPIC/partitions/PARTITION, with the query
+        body: bytes | None = None,
+        *,
+        media_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+        seconds_max: float,
+        attempt_seconds_max: float = ATTEMPT_SECONDS_MAX,
+        repeatable: bool = True,  # false: not asked again once it may have been carried out
+    ) -> HttpResponse:
+        """Ask a partition's leader, whoever that is. Raises what it says; when time is up, the last error."""
+        pause = Pause(asyncio.get_running_loop().time() + seconds_max)
+        target = f"/v1/topics/{quote(topic, safe='')}/partitions/{partition}{path}"
+        place = (topic, partition)
+        while True:
+            endpoint = self._leaders.get(place)
+            error: TalwegError = Unavailable(f"nobody leads partition {partition} of topic {topic}")
+            if endpoint is not None:
+                try:
+                    return await self._http.request(
+                        endpoint,
+                        method,
+                        target,
+                        body,
+                        media_type=media_type,
+                        headers=headers or {},
+                        seconds_max=max(min(attempt_seconds_max, pause.left()), 0.001),
+                    )
+                except TalwegError as failure:
+                    error = failure
+                if not error.retriable or not (repeatable or isinstance(error, SURELY_NOT_DONE)):
+                    raise error
+                if self._follow_hint(place, endpoint, error):
+                    continue
+            await pause.wait(error)
+            await self._look_for_leader(place, endpoint)
+
+    def _follow_hint(self, place: tuple[str, int], asked: str, error: TalwegError) -> bool:
+        """Whether a broker that leads no more named another one; that is asked at once."""
+        if not isinstance(error, NotLeader) or error.leader is None:
+            return False
+        named = error.endpoint or self._endpoints.get(error.leader)
+        if named is None or named == asked:
+            return False
+        self._leaders[place] = named
+        return True
+
+    async def _look_for_leader(self, place: tuple[str, int], asked: str | None) -> None:
+        """Ask the next replica next time, unless the metadata names somebody else."""
+        await self._refresh()
+        topic, partition = place
+        known = self._topics.get(topic)
+        if known is None:
+            await self.fresh_topic(topic, seconds_max=ATTEMPT_SECONDS_MAX)  # raises if it is no more
+            return
+        if self._leaders.get(place) == asked:
+            replicas = self._replicas(known.partitions[partition])
+            if replicas:
+                after = replicas.index(asked) + 1 if asked in replicas else 0
+                self._leaders[place] = replicas[after % len(replicas)]
+
+    def _replicas(self, partition: PartitionMetadata) -> list[str]:
+        return [self._endpoints[broker] for broker in partition.replicas if broker in self._endpoints]
