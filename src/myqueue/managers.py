@@ -1,0 +1,155 @@
+"""The managers of a cluster: whichever answers is asked, and asked again until a deadline.
+
+A manager that dies, stands still or has no primary to send a write on to costs a delay. What must not be
+done twice is repeated only when it is certain that it was not done.
+"""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlencode, urlsplit
+
+from myqueue.connections import Answer, Connections
+from talweg.errors import (
+    InvalidSetting,
+    LeaseLost,
+    Overloaded,
+    TalwegError,
+    TooFewBrokers,
+    Unavailable,
+    Unreachable,
+)
+
+DEFAULT: Final = "http://127.0.0.1:8000"
+VARIABLE: Final = "TALWEG_URL"
+
+_ANSWER_SECONDS_MAX: Final = 15.0  # more than managers give each other
+_FIRST_SECONDS_MAX: Final = 5.0  # to reach any manager at all: an address may simply be wrong
+_PAUSE_SECONDS: Final = 0.05  # before the first repetition; doubles with each
+_PAUSE_SECONDS_MAX: Final = 1.0
+
+# Whoever answers this has done nothing.
+_NOT_DONE: Final = (Unreachable, LeaseLost, Overloaded, TooFewBrokers)
+
+Broker = str | Sequence[str] | None
+
+
+def read_addresses(broker: Broker) -> tuple[str, ...]:
+    """HOST:PORT of each; of TALWEG_URL if nothing is given. Raises InvalidSetting."""
+    given = broker or os.environ.get(VARIABLE) or DEFAULT
+    texts = given.split(",") if isinstance(given, str) else list(given)
+    return tuple(dict.fromkeys(_read_address(text.strip()) for text in texts))
+
+
+def _read_address(text: str) -> str:
+    expected = f"broker: expected HOST:PORT or http://HOST:PORT, not {text!r}"
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise InvalidSetting(expected) from None
+    if parts.scheme != "http" or not host or parts.path.strip("/") or parts.query or "@" in parts.netloc:
+        raise InvalidSetting(expected)
+    return f"[{host}]:{port or 80}" if ":" in host else f"{host}:{port or 80}"
+
+
+class Managers:
+    """Safe to use from many threads. Keeps to one manager for as long as that answers."""
+
+    def __init__(self, broker: Broker, timeout: float) -> None:
+        self.addresses = read_addresses(broker)
+        self.timeout = timeout  # seconds for a call with all its repetitions
+        self.connections = Connections()
+        self.closing = threading.Event()
+        self._current = 0  # of addresses; changed by whoever finds that it does not answer
+        self._reached = False
+        self._random = random.Random()  # noqa: S311 - pauses are to differ, and are no secret
+
+    def deadline(self) -> float:
+        """When a call that begins now is given up, on the monotonic clock."""
+        return time.monotonic() + self.timeout
+
+    def ask_once(
+        self,
+        method: str,
+        path: str,
+        given: dict[str, object] | None = None,
+        *,
+        deadline: float,
+        wait_seconds: float = 0.0,  # that the manager may take longer, because it was asked to wait
+    ) -> Answer:
+        """Ask one manager. Whoever asks again after an error may ask another. Raises as Connections.ask."""
+        number = self._current
+        wanted = {name: value for name, value in (given or {}).items() if value is not None}
+        target = f"{path}?{urlencode(wanted)}" if wanted and method != "POST" else path
+        seconds_max = max(min(_ANSWER_SECONDS_MAX, deadline - time.monotonic()), 0.01) + wait_seconds
+        body = wanted if method == "POST" else None
+        try:
+            answer = self.connections.ask(
+                self.addresses[number % len(self.addresses)], method, target, body, seconds_max
+            )
+        except Unavailable:
+            if self._current == number:
+                self._current = number + 1
+            raise
+        self._reached = True
+        return answer
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        given: dict[str, object] | None = None,
+        *,
+        repeatable: bool = True,  # done twice it is as if done once
+        done_before: type[TalwegError] | None = None,  # after a lost answer, says that it had been done
+        deadline: float | None = None,
+    ) -> Answer:
+        """Ask until there is an answer; an empty one for `done_before`. Raises the last error at the
+        deadline, and at once what no repetition would change."""
+        pauses = Pauses(self, self.deadline() if deadline is None else deadline)
+        lost = False
+        while True:
+            try:
+                return self.ask_once(method, path, given, deadline=pauses.deadline)
+            except TalwegError as error:
+                if lost and done_before is not None and isinstance(error, done_before):
+                    return {}
+                not_done = isinstance(error, _NOT_DONE)
+                if not error.retriable or not (repeatable or not_done):
+                    raise
+                lost = lost or not not_done
+                pauses.wait(error)
+
+    def close(self) -> None:
+        """Let go of all connections; calls that wait to be repeated end."""
+        self.closing.set()
+        self.connections.close()
+
+
+class Pauses:
+    """Between the attempts at one call: the first are short, so that another manager is asked at once."""
+
+    def __init__(self, managers: Managers, deadline: float) -> None:
+        self.deadline = deadline
+        self._managers = managers
+        self._began_at = time.monotonic()
+        self._attempts = 0
+
+    def wait(self, error: TalwegError) -> None:
+        """Wait before the next attempt; raises `error` if it is too late for one."""
+        managers = self._managers
+        self._attempts += 1
+        rounds = self._attempts // len(managers.addresses)  # no pause before each has been asked
+        pause = min(_PAUSE_SECONDS * 2 ** min(rounds - 1, 10), _PAUSE_SECONDS_MAX) if rounds else 0.0
+        pause *= 0.5 + managers._random.random()
+        now = time.monotonic()
+        if now + pause >= self.deadline:
+            raise error
+        if not managers._reached and now - self._began_at > _FIRST_SECONDS_MAX:
+            raise Unreachable(f"no manager answers; is the cluster up, and the address right? {error}")
+        if managers.closing.wait(pause):
+            raise error

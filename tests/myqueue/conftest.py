@@ -1,0 +1,53 @@
+"""One cluster for all tests of myqueue, put right before each; with a stand-by, so that it can lose one."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from myqueue import ApiHandler
+from talweg.testing.cluster import LocalCluster
+
+BOTH = {"--heartbeat": "200ms", "--partitions-max": "200", "--request-timeout": "3s"}
+QUICK = {
+    "broker": BOTH | {"--tick": "50ms"},
+    "manager": BOTH | {"--lease": "1s", "--health": "200ms", "--client-timeout": "2s"},
+}
+
+
+@pytest.fixture(scope="package")
+def package_cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(readers=1, standbys=1, settings=QUICK) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(package_cluster: LocalCluster) -> LocalCluster:
+    """Everything runs and is ready, whatever the test before did to it."""
+    for process in package_cluster.processes.values():
+        if process.paused:
+            process.resume()
+    package_cluster.start_processes()
+    package_cluster.wait_until_ready()
+    return package_cluster
+
+
+@pytest.fixture
+def broker(cluster: LocalCluster) -> str:
+    """The addresses of all managers, as users give them."""
+    return ",".join(cluster.endpoint(name).removeprefix("http://") for name in cluster.managers)
+
+
+@pytest.fixture
+def api(broker: str) -> Iterator[ApiHandler]:
+    with ApiHandler(broker) as handler:
+        yield handler
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no test had before."""
+    return f"topic-{next(_numbers)}"
