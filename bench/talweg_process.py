@@ -102,6 +102,7 @@ class _Pusher:
         return pushed
 
     async def _push_for(self, seconds: float) -> None:
+        append, frames, answered = self._group.append_with_callback, self._frames, self._answered
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
             burst = min(_BURST, self._command.window - self._outstanding)
@@ -112,7 +113,7 @@ class _Pusher:
             self._outstanding += burst
             refused = self._refused
             for _ in range(burst):
-                self._group.append_with_callback([next(self._frames)], self._answered)
+                append([next(frames)], answered)
             # Who is told to slow down does.
             await asyncio.sleep(0 if self._refused == refused else _BACK_OFF_SECONDS)
 

@@ -23,10 +23,14 @@
     │   ├── ConsumerNotFound  also: registered for another topic
     │   ├── BrokerNotFound    a broker that hears this registers again
     │   ├── NoMessage         the consumer has read everything
+    │   ├── StageNotFound     nothing is staged under that number, or it was settled long ago
     │   └── PathNotFound      no call has this path
     ├── Forbidden             it is not allowed from here, or not for that
     ├── NowhereToMove         no other broker could carry what this one does
     ├── TopicExists           the name is taken
+    ├── StageExpired          a stage was discarded, or can no longer be decided on
+    ├── StageDecided          a stage belongs to a decision or is being published: it cannot be discarded
+    ├── TransactionForgotten  it was decided so long ago that the decision is no longer known
     ├── StaleVersion          it was changed by another since it was read; read it and try again
     ├── Unavailable           the cluster cannot do it now; try again
     │   ├── NotLeader         another replica leads; names it when known
@@ -38,9 +42,11 @@
     │   ├── MetadataUnavailable  the metadata store cannot be reached, or has not confirmed a change
     │   ├── LeaseLost         this manager is no longer the primary
     │   └── Unreachable       no connection could be made: the request was never sent
+    ├── DeliveryFailed        a producer could not deliver what it had accepted; says how much, and why
     ├── StorageError          the disk failed
     │   ├── DamagedLog        bytes in the middle of a log are not what was written
     │   └── NewerFormat       written by a newer version of Talweg
+    ├── PipelineFailed        a pipeline's query on Spark ended with an error
     └── Internal              a mistake of ours; the server's own log has the trace
 
 Callers branch on the class, `code` or `retriable`, never on the text.
@@ -210,6 +216,16 @@ class NoMessage(NotFound):
     retriable = True
 
 
+class StageNotFound(NotFound):
+    """Nothing is staged under that number here: it never was, or it was settled long ago.
+
+    Whoever publishes what a decision names may take it as done: only what was staged is decided on, and
+    what is decided on is only ever published.
+    """
+
+    code = "stage_not_found"
+
+
 class PathNotFound(NotFound):
     """No call has this path."""
 
@@ -235,6 +251,27 @@ class TopicExists(TalwegError):
     """There is a topic of that name already."""
 
     code = "topic_exists"
+    status = 409
+
+
+class StageExpired(TalwegError):
+    """The stage was discarded, or noted as expired, before anybody decided on it. Stage it anew."""
+
+    code = "stage_expired"
+    status = 409
+
+
+class StageDecided(TalwegError):
+    """The stage belongs to a decision, or is being published: it cannot be discarded any more."""
+
+    code = "stage_decided"
+    status = 409
+
+
+class TransactionForgotten(TalwegError):
+    """Later transactions of the same series are so many that this one's decision is no longer known."""
+
+    code = "transaction_forgotten"
     status = 409
 
 
@@ -317,6 +354,17 @@ class Unreachable(Unavailable):
     code = "unreachable"
 
 
+class DeliveryFailed(TalwegError):
+    """A producer could not deliver `count` messages that it had accepted; `first` is why the first was not."""
+
+    code = "delivery_failed"
+
+    def __init__(self, message: str, count: int = 0, first: TalwegError | None = None) -> None:
+        super().__init__(message)
+        self.count = count
+        self.first = first
+
+
 class StorageError(TalwegError):
     """The disk or the database failed."""
 
@@ -333,6 +381,12 @@ class NewerFormat(StorageError):
     """Written by a newer version of Talweg than this one."""
 
     code = "newer_format"
+
+
+class PipelineFailed(TalwegError):
+    """A pipeline's query on Spark ended with an error: the message says which, and why."""
+
+    code = "pipeline_failed"
 
 
 class Internal(TalwegError):

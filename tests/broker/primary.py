@@ -10,16 +10,22 @@ import msgspec
 
 from talweg.broker import Broker
 from talweg.config import BrokerSettings
-from talweg.errors import BrokerNotFound
+from talweg.errors import BrokerNotFound, TopicNotFound
 from talweg.http import Application, Call, HttpClient, Request, Server
 from talweg.protocol.control import (
     AddBroker,
     BrokerAdded,
+    BrokerMetadata,
     Heartbeat,
     HeartbeatAnswer,
+    Metadata,
     PartitionAssignment,
+    PartitionMetadata,
     Peer,
+    TopicMetadata,
 )
+from talweg.protocol.plain import AskMetadata
+from talweg.protocol.transactions import TransactionsReady
 
 QUICK = BrokerSettings(
     port=0, heartbeat_seconds=0.1, tick_seconds=0.02, request_seconds_max=5.0, retention_check_seconds=0.1
@@ -56,6 +62,16 @@ class Primary:
                 answer=HeartbeatAnswer,
                 errors=(BrokerNotFound,),
             ),
+            Call(
+                "GET",
+                "/v1/metadata",
+                self._metadata,
+                "",
+                parameters=AskMetadata,
+                answer=Metadata,
+                errors=(TopicNotFound,),
+            ),
+            Call("POST", "/v1/transactions", self._transactions, "", answer=TransactionsReady),
         ]
         self.server = Server(Application(calls, title="primary", version="0"))
 
@@ -96,6 +112,28 @@ class Primary:
             assignments=wishes if changed else None,
             removed=tuple(self.removed & set(beat.carries)),
         )
+
+    async def _metadata(self, request: Request[AskMetadata, None]) -> Metadata:
+        (name,) = request.parameters.topics
+        wishes = [wish for wish in self.wishes.values() if wish.topic == name]
+        if not wishes:
+            raise TopicNotFound("there is no topic of that name")
+        leads = [(beat.broker_id, report) for beat in self.heartbeats.values() for report in beat.leads]
+        partitions = []
+        for wish in wishes:
+            leaders = [(report.term, broker) for broker, report in leads if report.group == wish.group]
+            term, leader = max(leaders, default=(0, None))
+            partitions.append(
+                PartitionMetadata(partition=wish.partition, leader=leader, term=term, replicas=wish.voters)
+            )
+        return Metadata(
+            version=self.version,
+            brokers=tuple(BrokerMetadata(id=p.id, endpoint=p.endpoint) for p in self.peers.values()),
+            topics=(TopicMetadata(topic=name, incarnation=wishes[0].group, partitions=tuple(partitions)),),
+        )
+
+    async def _transactions(self, request: Request[None, None]) -> TransactionsReady:
+        return TransactionsReady(partitions=1)
 
 
 class Brokers:

@@ -23,6 +23,7 @@ from talweg.errors import (
 )
 from talweg.http import HttpResponse
 from talweg.protocol.batches import ARROW, FRAMES, NDJSON, OffsetsAnswer, PositionAnswer, Produced
+from talweg.protocol.transactions import STAGE_MIN
 from talweg.records import Batch, Codec, Kind, encode_frame, encode_values, frames
 
 WATERMARK = "talweg-high-watermark"
@@ -241,7 +242,39 @@ def test_the_schema_is_true(tmp_path: Path) -> None:
         settings = msgspec.structs.replace(QUICK, wait_seconds_max=0.1)
         async with Brokers(tmp_path, 1, settings) as brokers:
             asking = Asking(brokers, await brokers.topic())
-            known: dict[str, str | int] = {"topic": "lines", "partition": 0, "group": 10}
+            await brokers.topic("__transactions", group=20)
+            known: dict[str, str | int] = {"topic": "lines", "partition": 0, "group": 10, "stage": STAGE_MIN}
             await asyncio.to_thread(check_schema, asking.endpoint, examples=15, parameters=known)
+
+    run(test())
+
+
+def test_retention_waits_for_a_consumer_that_asked_for_it_up_to_a_size(tmp_path: Path) -> None:
+    async def test() -> None:
+        settings = msgspec.structs.replace(QUICK, snapshot_bytes=64 << 10)
+        async with Brokers(tmp_path, 1, settings) as brokers:
+            asking = Asking(brokers, await brokers.topic(retention_bytes=0))
+            replica = brokers.running[0].hosting.partitions[10].group.replica
+
+            async def commit(body: bytes) -> None:
+                path = "/v1/topics/lines/partitions/0/positions"
+                await brokers.client.request(
+                    asking.endpoint, "POST", path, body, media_type="application/json", seconds_max=5.0
+                )
+
+            await commit(b'{"consumer":"spark","offset":0,"keep_bytes":1000000}')
+            for _ in range(4):
+                await asking.post(batch(b"x" * 90_000))
+                await asyncio.sleep(0.2)  # looks of retention
+            assert replica.start_offset == 0
+            await commit(b'{"consumer":"spark","offset":2}')
+            await asking.post(batch(b"x" * 90_000))
+            await wait_until(lambda: replica.start_offset == 2)
+            for _ in range(15):  # more than it asked for
+                await asking.post(batch(b"x" * 90_000))
+            await wait_until(lambda: replica.start_offset > 2)
+            await commit(b'{"consumer":"spark","offset":20,"keep_bytes":0}')
+            await asking.post(batch(b"x" * 90_000))
+            await wait_until(lambda: replica.start_offset > 18)
 
     run(test())

@@ -59,6 +59,8 @@ def entry(one: Entry, *, offsets: bool = False) -> str:
         positions = [f"{position.name}={position.next_offset}" for position in decode_positions(one.payload)]
         return f"{place} positions {' '.join(positions)}"
     header = read_header(one.payload)
+    if header.kind is not Kind.RECORDS:
+        return f"{place} {header.kind.name.lower()}"
     offset = f" @{span(header.first_offset, header.next_offset - 1)}" if offsets else ""
     return f"{place}{offset}{_values(Batch.from_frame(one.payload).values())}"
 

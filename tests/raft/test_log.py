@@ -219,6 +219,9 @@ class LogAgainstAList(RuleBasedStateMachine):
         assert self.log.tail(self.log.tail_first) == at_hand
         assert self.log.tail_bytes == sum(len(entry.payload) for entry in at_hand)
         assert self.log.payload_bytes(0, self.last_index) == self.log.tail_bytes
+        for entry in at_hand:
+            assert self.log.payload_bytes(entry.index, entry.index) == len(entry.payload)
+            assert self.log.slice(entry.index, 1)[0] == entry
 
 
 TestLogAgainstAList = LogAgainstAList.TestCase

@@ -10,9 +10,12 @@ from talweg.records import (
     Batch,
     Codec,
     Kind,
+    Stamper,
     check_body,
     encode_frame,
+    encode_values,
     frames,
+    identified,
     read_header,
     stamp,
 )
@@ -153,6 +156,16 @@ def test_a_batch_may_be_stamped_again() -> None:
     assert stamp(once, index=2, term=3, first_offset=9) == stamp(frame, index=2, term=3, first_offset=9)
 
 
+def test_a_stamper_leaves_nothing_of_one_frame_in_the_next() -> None:
+    stamper = Stamper()
+    small, large = ONE.encode(producer_id=8, sequence=3), encode_frame(Kind.RECORDS, bytes(40_000))
+    stamped = [stamper.stamp(frame, 7, 2, 5) for frame in (small, large, small)]
+    with pytest.raises(CorruptBatch):
+        stamper.stamp(bytes(HEADER_BYTES), 7, 2, 5)
+    assert stamper.stamp(small, 7, 2, 5) == stamped[0] == stamped[2]
+    assert stamped[:2] == [stamp(frame, index=7, term=2, first_offset=5) for frame in (small, large)]
+
+
 def test_a_stamp_does_not_make_a_damaged_header_look_right() -> None:
     frame = bytearray(ONE.encode())
     for position in range(HEADER_BYTES):
@@ -175,3 +188,12 @@ def test_a_codec_and_a_raw_length_go_together() -> None:
         encode_frame(Kind.STAGE, b"body", codec=Codec.LZ4)
     with pytest.raises(AssertionError):
         encode_frame(Kind.STAGE, b"body", raw_bytes=4)
+
+
+def test_a_frame_that_another_sends_differs_in_nothing_else() -> None:
+    values = [b"value"] * 100
+    frame = encode_values(values, timestamp=5)
+    header = identified(frame, producer_id=7, producer_epoch=3, sequence=2**40)
+    assert header + frame[HEADER_BYTES:] == encode_values(
+        values, timestamp=5, producer_id=7, producer_epoch=3, sequence=2**40
+    )

@@ -29,10 +29,12 @@ from talweg.raft import (
     recovery,
 )
 from talweg.raft.progress import Progress
-from talweg.records import stamp
-from talweg.replication import proposals, replica
+from talweg.records import Stamper
+from talweg.replication import replica
+from talweg.replication.decisions import Decisions
 from talweg.replication.proposals import Proposals
 from talweg.replication.replica import Replica
+from talweg.replication.staging import Staging
 from talweg.replication.state import PartitionState
 from talweg.storage import Write, index_cache, loading, log_writer
 from talweg.storage.loading import load
@@ -280,10 +282,12 @@ def only_what_is_committed_is_known() -> AbstractContextManager[None]:
 
 
 def offsets_are_indexes() -> AbstractContextManager[None]:
-    def stamp_with_index(frame: bytes, *, index: int, term: int, first_offset: int) -> bytes:
-        return stamp(frame, index=index, term=term, first_offset=index)
+    original = Stamper.stamp
 
-    return patched(proposals, stamp=stamp_with_index)
+    def stamp_with_index(stamper: Stamper, frame: bytes, index: int, term: int, first_offset: int) -> bytes:
+        return original(stamper, frame, index, term, index)
+
+    return patched(Stamper, stamp=stamp_with_index)
 
 
 def retention_keeps_no_state() -> AbstractContextManager[None]:
@@ -386,6 +390,32 @@ def the_disk_is_read_up_to_what_is_applied() -> AbstractContextManager[None]:
         return one.store.read_frames(offset, bytes_max, one.raft.applied_index)
 
     return patched(Replica, read_frames=read_frames)
+
+
+# Transactions
+
+
+def retention_takes_what_is_staged() -> AbstractContextManager[None]:
+    """The log's head goes, and with it what waits to be published."""
+    return patched(Replica, needed_index=property(lambda one: one.raft.log.last_index + 1))
+
+
+def a_new_leader_forgets_what_was_published() -> AbstractContextManager[None]:
+    """It begins every stage anew."""
+    original = Staging.copy
+
+    def copy(one: Staging) -> Staging:
+        twin = original(one)
+        for stage in twin.stages.values():
+            stage.published = 0
+        return twin
+
+    return patched(Staging, copy=copy)
+
+
+def what_has_expired_is_decided_on() -> AbstractContextManager[None]:
+    """A decision names what was, or is about to be, discarded."""
+    return patched(Decisions, _check_new=lambda one, decide: None)
 
 
 # Progress

@@ -163,6 +163,15 @@ MISTAKES = [
         | {"faults": ("isolate_leader", "slow_disk"), "fault_interval_ticks": 10, "readers": 4},
     ),
     Mistake(
+        broken_cores.retention_takes_what_is_staged,
+        changes=CALM | {"transactors": 4, "operations": ("retention",), "operation_interval_ticks": 4},
+    ),
+    Mistake(
+        broken_cores.a_new_leader_forgets_what_was_published,
+        changes=CALM | {"transactors": 4, "faults": ("crash_leader",), "fault_interval_ticks": 15},
+    ),
+    Mistake(broken_cores.what_has_expired_is_decided_on, changes=CALM | {"transactors": 4}),
+    Mistake(
         broken_cores.who_leaves_itself_out_does_not_stand,
         first=22,
         changes=CALM

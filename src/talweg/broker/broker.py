@@ -9,11 +9,15 @@ from collections.abc import Coroutine
 from pathlib import Path
 
 from talweg.broker.calls_bundles import BundleCalls
+from talweg.broker.calls_positions import PositionCalls
 from talweg.broker.calls_records import RecordCalls
 from talweg.broker.calls_status import StatusCalls
+from talweg.broker.calls_transactions import TransactionCalls
 from talweg.broker.directory import DataDirectory
 from talweg.broker.heart import Heart
 from talweg.broker.hosting import Hosting
+from talweg.broker.leaders import Leaders
+from talweg.broker.sweeping import Sweeping
 from talweg.config import BrokerSettings
 from talweg.errors import InvalidSetting, Unavailable
 from talweg.http import Application, Limits, Server
@@ -37,6 +41,7 @@ class Broker:
         self._stores: LogStores
         self._hosting: Hosting | None = None
         self._host: ReplicaHost | None = None
+        self.leaders: Leaders  # of partitions elsewhere
         self._heart: Heart
         self._server: Server
         self._peer_socket: socket.socket
@@ -59,6 +64,7 @@ class Broker:
         settings = self.settings
         self.failed = asyncio.get_running_loop().create_future()
         _allow_many_files()
+        self.leaders = Leaders(settings.managers, request_seconds_max=settings.request_seconds_max)
         self.directory = DataDirectory(Path(settings.data_directory()))
         try:
             self._stores = await asyncio.to_thread(self._open_stores)
@@ -90,6 +96,7 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._heart.close()
+        await self.leaders.close()
         if self._host is not None:
             await self._host.close()
         else:
@@ -146,6 +153,13 @@ class Broker:
         self._hosting = hosting
         self._keep(hosting.tend())
         self._keep(hosting.retain(settings.retention_check_seconds))
+        sweeping = Sweeping(
+            hosting,
+            self.leaders,
+            expiry_seconds=settings.stage_expiry_seconds,
+            request_seconds_max=settings.request_seconds_max,
+        )
+        self._keep(sweeping.run())
         return hosting
 
     def _keep(self, coroutine: Coroutine[None, None, None]) -> None:
@@ -162,6 +176,8 @@ class Broker:
     def _application(self) -> Application:
         calls = (
             *RecordCalls(self).calls(),
+            *PositionCalls(self).calls(),
+            *TransactionCalls(self).calls(),
             *BundleCalls(self).calls(),
             *StatusCalls(self).calls(),
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from talweg.broker.stages import check_no_items
 from talweg.broker.waiting import within
 from talweg.errors import BadRequest, CorruptBatch, TalwegError, Unavailable
 from talweg.http import Call, RawAnswer, RawBody, RawResponse, Request
@@ -174,6 +175,7 @@ class _Waiting:
 def _check(frame: bytes) -> None:
     if peek(frame)[0] != Kind.RECORDS:
         raise CorruptBatch("only records can be appended")
+    check_no_items([frame])
     Batch.from_frame(frame)
 
 

@@ -4,11 +4,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
+from talweg.broker.stages import check_no_items
 from talweg.broker.waiting import within
 from talweg.errors import (
     BadRequest,
     BatchTooLarge,
     CorruptBatch,
+    Forbidden,
     GroupNotFound,
     Incomplete,
     NoQuorum,
@@ -31,6 +33,7 @@ from talweg.http import (
 from talweg.protocol.batches import (
     ARROW,
     FRAMES,
+    GROUP_HEADER,
     MEDIA_TYPES,
     AskPosition,
     Commit,
@@ -43,8 +46,10 @@ from talweg.protocol.batches import (
     Produced,
 )
 from talweg.protocol.bundles import consumer_name
+from talweg.protocol.transactions import TRANSACTIONS
 from talweg.records import (
     RAW_BYTES_MAX,
+    STAGE_ID_MIN,
     Batch,
     Kind,
     frames,
@@ -57,7 +62,7 @@ from talweg.records import (
 if TYPE_CHECKING:
     from talweg.broker.broker import Broker
 
-_INLINE_BYTES_MAX: Final = 128 << 10  # what is smaller is not worth a thread
+INLINE_BYTES_MAX: Final = 128 << 10  # what is smaller is not worth a thread
 
 LEADER_ERRORS: Final = (GroupNotFound, NotLeader, NoQuorum, Unavailable, StorageError)
 WRITE_ERRORS: Final = (*LEADER_ERRORS, Overloaded, StorageFull, Undecided)
@@ -87,7 +92,7 @@ class RecordCalls:
                     "or a JSON object a line.",
                 ),
                 answer=Produced,
-                errors=(*WRITE_ERRORS, CorruptBatch, Incomplete, BatchTooLarge, OutOfSequence),
+                errors=(*WRITE_ERRORS, CorruptBatch, Incomplete, BatchTooLarge, OutOfSequence, Forbidden),
                 tag="Batches",
             ),
             Call(
@@ -102,6 +107,7 @@ class RecordCalls:
                     (
                         ("Talweg-Start-Offset", "The first offset that is kept"),
                         ("Talweg-High-Watermark", "The first offset that is not committed"),
+                        (GROUP_HEADER, "The incarnation that was read: another one is another partition"),
                     ),
                 ),
                 errors=(*LEADER_ERRORS, OffsetOutOfRange, CorruptBatch),
@@ -141,8 +147,10 @@ class RecordCalls:
 
     async def _produce(self, request: Request[Produce, bytes]) -> Produced:
         place, body = request.parameters, request.body
+        if place.topic == TRANSACTIONS:
+            raise Forbidden(f"topic {TRANSACTIONS} belongs to Talweg itself: nobody produces to it")
         partition = self._broker.hosting.partition(place.topic, place.partition)
-        if len(body) <= _INLINE_BYTES_MAX:
+        if len(body) <= INLINE_BYTES_MAX:
             made = _checked_frames(request.body_type, body, place)
         else:
             made = await asyncio.to_thread(_checked_frames, request.body_type, body, place)
@@ -165,6 +173,7 @@ class RecordCalls:
             headers=(
                 ("Talweg-Start-Offset", str(fetched.start_offset)),
                 ("Talweg-High-Watermark", str(fetched.high_watermark)),
+                (GROUP_HEADER, str(partition.group.incarnation)),
             ),
         )
 
@@ -190,12 +199,13 @@ class RecordCalls:
         place, commit = request.parameters, request.body
         partition = self._broker.hosting.partition(place.topic, place.partition)
         name = _position_name(commit.consumer, commit.consumer_id)
-        moved = partition.commit_position(name, commit.offset, seek=commit.seek)
+        moved = partition.commit_position(name, commit.offset, seek=commit.seek, keep_bytes=commit.keep_bytes)
         await within(self._settings.request_seconds_max, moved)
 
     async def _position(self, request: Request[AskPosition, None]) -> PositionAnswer:
         asked = request.parameters
         partition = self._broker.hosting.partition(asked.topic, asked.partition)
+        await partition.ends()  # a leader of the past would name a position of the past
         return PositionAnswer(position=partition.position(_position_name(asked.consumer, asked.consumer_id)))
 
 
@@ -213,6 +223,8 @@ def _position_name(consumer: str | None, consumer_id: int | None) -> str:
 def _checked_frames(media_type: str, body: bytes, produce: Produce) -> list[bytes]:
     """The body as frames. Whatever is taken here can be read by every reader for ever."""
     if media_type != FRAMES:
+        if produce.producer_id is not None and produce.producer_id >= STAGE_ID_MIN:
+            raise BadRequest(f"Talweg-Producer-Id: those from {STAGE_ID_MIN} on belong to stages")
         encode = ipc_to_frame if media_type == ARROW else ndjson_to_frame
         return [
             encode(
@@ -223,6 +235,13 @@ def _checked_frames(media_type: str, body: bytes, produce: Produce) -> list[byte
                 sequence=-1 if produce.sequence is None else produce.sequence,
             )
         ]
+    made = records_in(body)
+    check_no_items(made)
+    return made
+
+
+def records_in(body: bytes) -> list[bytes]:
+    """The frames of records that a body consists of, checked; raises CorruptBatch for all others."""
     made = []
     for header, view in frames(body, bytes_max=RAW_BYTES_MAX):
         if header.kind is not Kind.RECORDS:

@@ -45,6 +45,7 @@ class Hosting:
         # By group: the term in which we lead it and found everything as it should be. Most groups are so
         # most of the time, and a look at four hundred of them should cost next to nothing.
         self._content: dict[int, int] = {}
+        self._overtaken: set[tuple[int, str]] = set()  # groups, and who retention waited for in vain there
         self._changing = asyncio.Lock()
 
     @property
@@ -240,6 +241,23 @@ class Hosting:
                 if assignment is None or partition.group.stopped is not None:
                     continue
                 await _retain(partition.group, assignment)
+                self._warn_of_overtaken(partition)
+
+    def _warn_of_overtaken(self, partition: Partition) -> None:
+        """Retention was told to wait for these, up to some size, and that was reached."""
+        replica = partition.group.replica
+        state, group = replica.state, partition.group.incarnation
+        for name in state.holds:
+            overtaken = state.positions.get(name, 0) < replica.start_offset
+            if overtaken and (group, name) not in self._overtaken:
+                _log.warning(
+                    "retention of %s has overtaken %s, which is at offset %d: messages before %d are gone",
+                    partition.name,
+                    name,
+                    state.positions.get(name, 0),
+                    replica.start_offset,
+                )
+            (self._overtaken.add if overtaken else self._overtaken.discard)((group, name))
 
 
 async def _retain(group: Group, assignment: PartitionAssignment) -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from talweg.errors import NoQuorum, NotLeader, OffsetOutOfRange, TalwegError
 from talweg.protocol.bundles import Empty, Ends, Moved, Taken
-from talweg.records import Batch
+from talweg.records import STAGE_ID_MIN, Batch
 from talweg.replication import Appended, Group, Position, Replica
 
 _READ_AHEAD_BYTES = 64 << 10  # of frames, when single messages are taken
@@ -52,11 +52,11 @@ class Partition:
 
     async def read(self, offset: int, bytes_max: int, wait_seconds: float) -> Fetched:
         """Committed frames from `offset` on; at the end, waits for the first one to come."""
-        replica = self._serving()
+        replica = self.serving()
         self._check_range(offset)
         if offset == replica.high_watermark:
             await self.group.wait_for_offset(offset, wait_seconds)
-            replica = self._serving()
+            replica = self.serving()
         frames: list[bytes] = []
         if offset < replica.high_watermark:
             frames = await asyncio.to_thread(replica.read_frames, offset, bytes_max)
@@ -64,20 +64,20 @@ class Partition:
 
     async def offset_at(self, timestamp: int) -> int:
         """The first offset whose batch holds a message at or after `timestamp`."""
-        replica = self._serving()
+        replica = self.serving()
         return await asyncio.to_thread(replica.store.offset_at, timestamp, replica.raft.applied_index)
 
     async def ends(self, consumer: str | None = None) -> Ends:
         """Where it begins and ends, confirmed by a majority: a leader of the past does not answer this."""
-        self._serving()
+        self.serving()
         await self.group.confirm_leadership()
-        replica = self._serving()
+        replica = self.serving()
         position = replica.start_offset if consumer is None else self._next_for(consumer)
         return Ends(replica.start_offset, replica.high_watermark, position)
 
     async def start(self, consumer: str, start: str | int) -> int:
         """Write where a consumer begins, unless it has begun already; returns its position."""
-        replica = self._serving()
+        replica = self.serving()
         if start == "latest":
             offset = (await self.ends()).next_offset
         elif isinstance(start, int):
@@ -85,18 +85,26 @@ class Partition:
         else:
             offset = replica.start_offset
         await self.group.commit_positions([Position(consumer, offset)])
-        return self._serving().state.positions.get(consumer, offset)
+        return self.serving().state.positions.get(consumer, offset)
 
     def position(self, consumer: str) -> int | None:
         """The first offset that a consumer has not read; None if it never read here."""
-        return self._serving().state.positions.get(consumer)
+        return self.serving().state.positions.get(consumer)
 
-    async def commit_position(self, consumer: str, next_offset: int, *, seek: bool = False) -> None:
-        """Replicate a position. Without `seek` it does not go back."""
-        self._serving()
+    async def positions(self) -> tuple[Ends, dict[str, int]]:
+        """Where it begins and ends, confirmed by a majority, and the position of everybody who has one."""
+        ends = await self.ends()
+        return ends, dict(self.serving().state.positions)
+
+    async def commit_position(
+        self, consumer: str, next_offset: int, *, seek: bool = False, keep_bytes: int | None = None
+    ) -> None:
+        """Replicate a position. Without `seek` it does not go back. With `keep_bytes`, retention waits for it
+        while the log has no more than that."""
+        self.serving()
         self._check_range(next_offset)
         self._takes.pop(consumer, None)
-        await self.group.commit_positions([Position(consumer, next_offset, seek)])
+        await self.group.commit_positions([Position(consumer, next_offset, seek, keep_bytes=keep_bytes)])
 
     async def take(self, consumer: str, position: int | None, token: int) -> Taken | Moved | Empty:
         """The next message for a consumer; returns once its position behind it is replicated.
@@ -104,7 +112,7 @@ class Partition:
         With a `position`, only if the consumer is there. The same take asked for again, as its token
         says, is answered alike, by this leader or the next.
         """
-        replica = self._serving()
+        replica = self.serving()
         offset = self._next_for(consumer)
         if self._is_repeated(consumer, token):
             return await self._take_again(consumer, offset - 1)
@@ -112,7 +120,7 @@ class Partition:
             return Moved(offset)
         if offset >= replica.high_watermark:
             await self.group.confirm_leadership()  # a leader of the past does not know what has come since
-            if offset >= self._serving().high_watermark:
+            if offset >= self.serving().high_watermark:
                 return Empty(offset)
             offset = self._next_for(consumer)  # another take of this consumer may have been quicker
             if position is not None and offset != position:
@@ -139,7 +147,7 @@ class Partition:
 
     def _is_repeated(self, consumer: str, token: int) -> bool:
         under_way = self._takes.get(consumer)
-        last = under_way.token if under_way else self._serving().state.tokens.get(consumer)
+        last = under_way.token if under_way else self.serving().state.tokens.get(consumer)
         return last == token != 0
 
     async def _take_again(self, consumer: str, offset: int) -> Taken:
@@ -148,7 +156,7 @@ class Partition:
         return self._message(offset)
 
     def _next_for(self, consumer: str) -> int:
-        replica = self._serving()
+        replica = self.serving()
         if self._takes_term != self.group.term:
             self._takes.clear()
             self._takes_term = self.group.term
@@ -162,7 +170,7 @@ class Partition:
         batch = self._decoded.get(offset)
         if batch is None:
             # Not in a thread: it comes from the page cache, and a thread's switch would cost more.
-            frames = self._serving().read_frames(offset, _READ_AHEAD_BYTES)
+            frames = self.serving().read_frames(offset, _READ_AHEAD_BYTES)
             if len(self._decoded) > _DECODED_MAX:
                 self._decoded.clear()
             for frame in frames:
@@ -171,9 +179,18 @@ class Partition:
                 self._decoded.update((place, read) for place in places)
             batch = self._decoded[offset]
         message = batch.message(offset - batch.header.first_offset)
-        return Taken(offset, message.timestamp, message.value, message.key, batch.header.producer_id)
+        producer_id = batch.header.producer_id
+        if producer_id >= STAGE_ID_MIN:
+            producer_id = -1  # published from a stage, which is nobody's number
+        return Taken(offset, message.timestamp, message.value, message.key, producer_id)
 
-    def _serving(self) -> Replica:
+    async def confirm(self) -> None:
+        """Returns when it is known that this broker leads, and knows all that was committed so far."""
+        self.serving()
+        await self.group.confirm_leadership()
+
+    def serving(self) -> Replica:
+        """The replica, if it leads and knows what is committed; raises NotLeader or NoQuorum."""
         replica = self.group.replica
         if self.group.stopped is not None:
             raise self.group.stopped

@@ -248,6 +248,16 @@ class BrokerSettings(ProcessSettings, frozen=True, kw_only=True):
             "Time between two looks for what retention may drop.",
         ),
     ] = 60.0
+    stage_expiry_seconds: Annotated[
+        float,
+        Setting(
+            "--stage-expiry",
+            "TALWEG_STAGE_EXPIRY",
+            duration("100ms", "365d"),
+            "Time after which what was staged and nobody decided on is discarded, and what was decided on "
+            "and nobody published is published.",
+        ),
+    ] = 3600.0
     fetch_bytes_max: Annotated[
         int,
         Setting(

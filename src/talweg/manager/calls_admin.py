@@ -187,6 +187,7 @@ class AdminCalls:
                 topic=client.topic,
                 status="active" if last[number] > alive_since else "inactive",
                 last_heartbeat=last[number],
+                partition=client.partition if isinstance(client, Consumer) else None,
             )
             for number, client in sorted(clients.items())
         ]

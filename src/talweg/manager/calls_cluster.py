@@ -2,10 +2,17 @@
 
 from typing import Final, Literal
 
-from talweg.errors import BrokerNotFound, LeaseLost, MetadataUnavailable, TopicNotFound
+from talweg.errors import (
+    BrokerNotFound,
+    LeaseLost,
+    MetadataUnavailable,
+    TooFewBrokers,
+    TooManyPartitions,
+    TopicNotFound,
+)
 from talweg.http import Call, Request
 from talweg.manager.parts import Parts
-from talweg.metadata import BrokerStatus, Topic
+from talweg.metadata import RESERVED_PREFIX, BrokerStatus, Topic
 from talweg.protocol.control import (
     BrokerMetadata,
     Heartbeat,
@@ -15,6 +22,7 @@ from talweg.protocol.control import (
     TopicMetadata,
 )
 from talweg.protocol.plain import AskMetadata, ManagerFace
+from talweg.protocol.transactions import TransactionsReady
 from talweg.version import __version__
 
 _TAG: Final = "Cluster"
@@ -38,6 +46,17 @@ class ClusterCalls:
                 parameters=AskMetadata,
                 answer=Metadata,
                 errors=(TopicNotFound, MetadataUnavailable),
+                tag=_TAG,
+            ),
+            Call(
+                "POST",
+                "/v1/transactions",
+                self._parts.forwarding.to_primary(
+                    "POST", "/v1/transactions", TransactionsReady, self._transactions
+                ),
+                "See to it that transactions can be decided on",
+                answer=TransactionsReady,
+                errors=(LeaseLost, MetadataUnavailable, TooFewBrokers, TooManyPartitions),
                 tag=_TAG,
             ),
             Call(
@@ -75,7 +94,11 @@ class ClusterCalls:
         if names:
             topics = [await follower.topic(name) for name in dict.fromkeys(names)]
         else:
-            topics = sorted(follower.copy.topics.values(), key=lambda topic: topic.name)
+            internal = request.parameters.internal
+            shown = [
+                t for t in follower.copy.topics.values() if internal or not t.name.startswith(RESERVED_PREFIX)
+            ]
+            topics = sorted(shown, key=lambda topic: topic.name)
         return Metadata(
             version=follower.copy.version,
             brokers=tuple(
@@ -102,6 +125,10 @@ class ClusterCalls:
                 )
             )
         return TopicMetadata(topic=topic.name, incarnation=topic.incarnation, partitions=tuple(partitions))
+
+    async def _transactions(self, request: Request[None, None]) -> TransactionsReady:
+        topic = await self._parts.topics.find_or_create_transactions()
+        return TransactionsReady(partitions=topic.partitions)
 
     async def _heartbeat(self, request: Request[None, Heartbeat]) -> HeartbeatAnswer:
         heartbeat = request.body

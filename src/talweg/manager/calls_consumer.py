@@ -23,7 +23,7 @@ from talweg.manager.calls_topics import WRITING
 from talweg.manager.follower import check_partition
 from talweg.manager.parts import Parts
 from talweg.manager.routing import START, Question
-from talweg.metadata import MemberKind, Start, Topic
+from talweg.metadata import RESERVED_PREFIX, MemberKind, Start, Topic
 from talweg.protocol.bundles import StartAt, consumer_name
 from talweg.protocol.plain import (
     AskSize,
@@ -97,6 +97,8 @@ class ConsumerCalls:
     async def _register(self, request: Request[None, RegisterConsumer]) -> ConsumerRegistered:
         wanted = request.body
         start = read_start(wanted.start)
+        if wanted.topic.startswith(RESERVED_PREFIX):
+            raise TopicNotFound(f"topics whose names begin with {RESERVED_PREFIX!r} hold nothing to consume")
         topic = await self._parts.follower.topic(wanted.topic)
         if wanted.partition is not None:
             check_partition(topic, wanted.partition)

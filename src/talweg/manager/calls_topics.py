@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from talweg.errors import (
     BadTopicName,
+    Forbidden,
     LeaseLost,
     MetadataUnavailable,
     TooFewBrokers,
@@ -16,7 +17,7 @@ from talweg.errors import (
 from talweg.http import Answer, Call, Request
 from talweg.manager.parts import Parts
 from talweg.manager.routing import ENDS, Question
-from talweg.metadata import Topic
+from talweg.metadata import RESERVED_PREFIX, Topic
 from talweg.protocol.bundles import AskEnd, Ends
 from talweg.protocol.plain import (
     CreateTopic,
@@ -80,7 +81,7 @@ class TopicCalls:
                 "Delete a topic with everything in it",
                 parameters=TopicPath,
                 answer=Answer,
-                errors=(*WRITING, TopicNotFound),
+                errors=(*WRITING, TopicNotFound, Forbidden),
                 tag=_TAG,
             ),
         ]
@@ -98,10 +99,10 @@ class TopicCalls:
 
     async def _list(self, request: Request[None, None]) -> TopicList:
         await self._parts.follower.refresh()
-        topics = self._parts.follower.copy.topics
+        topics = sorted(t for t in self._parts.follower.copy.topics if not t.startswith(RESERVED_PREFIX))
         if not topics:
             raise TopicNotFound("no topics found")
-        return TopicList(topics=sorted(topics))
+        return TopicList(topics=topics)
 
     async def _partitions(self, request: Request[TopicPath, None]) -> PartitionList:
         topic = await self._parts.follower.topic(request.parameters.name)

@@ -212,7 +212,11 @@ class Manager:
                 continue
             with contextlib.suppress(TalwegError):  # hints will do
                 known = await parts.client.call(
-                    primary, "GET", "/v1/metadata", Metadata, seconds_max=self.settings.request_seconds_max
+                    primary,
+                    "GET",
+                    "/v1/metadata?internal=true",
+                    Metadata,
+                    seconds_max=self.settings.request_seconds_max,
                 )
                 for topic in known.topics:
                     for each in topic.partitions:

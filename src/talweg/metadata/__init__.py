@@ -10,6 +10,7 @@ Who leads a partition is not here: that is the word of the partition's own group
 
 from talweg.metadata.copy import MetadataCopy, fetch_changes
 from talweg.metadata.model import (
+    RESERVED_PREFIX,
     Assignment,
     Broker,
     BrokerStatus,
@@ -40,6 +41,7 @@ from talweg.metadata.store import Changes, MetadataStore
 
 __all__ = [
     "PARTITIONS_MAX",
+    "RESERVED_PREFIX",
     "Assignment",
     "Broker",
     "BrokerStatus",

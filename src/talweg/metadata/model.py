@@ -181,15 +181,15 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     expires_us: int  # first moment at which another may take it
 
 
-def check_topic_name(name: str) -> None:
-    """Raise BadTopicName for what a user's topic cannot be called."""
+def check_topic_name(name: str, *, own: bool = False) -> None:
+    """Raise BadTopicName for what a user's topic, or one of our own, cannot be called."""
     if not 1 <= len(name) <= TOPIC_NAME_LENGTH_MAX:
         raise BadTopicName(f"a topic's name has 1 to {TOPIC_NAME_LENGTH_MAX} characters, not {len(name)}")
     if not _TOPIC_NAME_CHARACTERS.issuperset(name):
         raise BadTopicName(f"the topic's name {name!r} may contain only A-Z, a-z, 0-9, '.', '_' and '-'")
     if name in (".", ".."):
         raise BadTopicName(f"a topic cannot be called {name!r}")
-    if name.startswith(RESERVED_PREFIX):
+    if name.startswith(RESERVED_PREFIX) and not own:
         raise BadTopicName(f"topics whose names begin with {RESERVED_PREFIX!r} belong to Talweg itself")
 
 

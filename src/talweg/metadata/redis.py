@@ -210,7 +210,7 @@ class RedisMetadata(MetadataStore):
         now_us: int,
         epoch: int,
     ) -> Topic:
-        check_topic_name(name)
+        check_topic_name(name, own=True)  # who may have one of ours is for the manager to say
         if self._read("topic", name):  # without taking numbers for it
             raise TopicExists(f"there is a topic {name!r} already")
         incarnation = self._sequences.take(Numbered.GROUP, len(replicas))

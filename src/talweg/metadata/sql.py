@@ -177,7 +177,7 @@ class SqlMetadata(MetadataStore):
         now_us: int,
         epoch: int,
     ) -> Topic:
-        check_topic_name(name)
+        check_topic_name(name, own=True)  # who may have one of ours is for the manager to say
         with self._writing(epoch) as write:
             incarnation = write.take("next_group", len(replicas))
             topic, assignments = new_topic(name, incarnation, replicas, settings, now_us)

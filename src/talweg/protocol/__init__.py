@@ -6,6 +6,7 @@ Declared once, so that both ends read the same words; each process still meets t
     bundles     between a manager and a broker, in MessagePack: many single messages at once
     plain       what people and clients ask of a manager, in JSON
     batches     what clients ask of a partition's leader: many messages at once, positions
+    transactions  what clients ask of leaders, and leaders of each other, to write all of it or nothing
 
     POST /broker/heartbeat      broker → primary     Heartbeat → HeartbeatAnswer
     POST /admin/broker/add      broker → primary     AddBroker → BrokerAdded
@@ -19,6 +20,6 @@ Declared once, so that both ends read the same words; each process still meets t
     POST /bundle/start          manager → broker     list of StartAt → list of Started or Failed
 """
 
-from talweg.protocol import batches, bundles, control, plain
+from talweg.protocol import batches, bundles, control, plain, transactions
 
-__all__ = ["batches", "bundles", "control", "plain"]
+__all__ = ["batches", "bundles", "control", "plain", "transactions"]

@@ -11,6 +11,9 @@ ARROW: Final = "application/vnd.apache.arrow.stream"
 NDJSON: Final = "application/x-ndjson"
 MEDIA_TYPES: Final = (ARROW, FRAMES, NDJSON)
 
+# With every fetch: which incarnation of the partition's group was read.
+GROUP_HEADER: Final = "Talweg-Group"
+
 FETCH_BYTES: Final = 1 << 20  # unless a reader says otherwise
 
 
@@ -61,14 +64,39 @@ class OffsetsAnswer(Answer, frozen=True, kw_only=True):
     elsewhere: list[Natural]
 
 
+class TopicPath(Parameters, frozen=True, kw_only=True):
+    """A topic, by its name."""
+
+    topic: str
+
+
+class PartitionPositions(msgspec.Struct, frozen=True, kw_only=True):
+    """How far consumers have read a partition, and how far there is to read."""
+
+    start_offset: Natural  # the first message kept
+    next_offset: Natural  # the first one not committed
+    # By the name of a group of clients, or `#` and the number of a registered consumer: the first offset that
+    # was not read. Retention may have overtaken it.
+    positions: dict[str, Natural]
+
+
+class PositionsAnswer(Answer, frozen=True, kw_only=True):
+    """For each partition that this broker leads; the others are led elsewhere."""
+
+    partitions: dict[int, PartitionPositions]
+    elsewhere: list[Natural]
+
+
 class Commit(Parameters, frozen=True, kw_only=True):
     """A position: the first offset that was not read. Either the number of a registered consumer, or any
-    other name that does not begin with `#`."""
+    other name that does not begin with `#`. With `keep_bytes`, retention keeps what was not read from there
+    on, up to so many bytes of the partition's log; 0 ends that."""
 
     consumer: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
     consumer_id: Natural | None = None
     offset: Natural
     seek: bool = False  # without it a position does not go back
+    keep_bytes: Natural | None = None  # null: as it was
 
 
 class AskPosition(PartitionPath, frozen=True, kw_only=True):

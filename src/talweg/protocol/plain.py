@@ -184,6 +184,7 @@ class ClientShown(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     status: Literal["active", "inactive"]
     last_heartbeat: Natural  # microseconds since 1970
+    partition: Natural | None = None  # of a consumer that is registered for one alone
 
 
 class ProducerList(Answer, frozen=True, kw_only=True):
@@ -215,3 +216,4 @@ class AskMetadata(Parameters, frozen=True, kw_only=True):
     """Which topics; all of them if none is named. Several with commas between them, or named one by one."""
 
     topics: tuple[str, ...] = ()
+    internal: bool = False  # of all, those too that belong to Talweg itself

@@ -104,7 +104,7 @@ def propose(raft: "Raft", entries: list[Entry]) -> None:
     assert raft.role is Role.LEADER and raft.transfer_target is None
     assert entries[0].term == entries[-1].term == raft.term
     raft.append(entries)
-    raft.uncommitted_bytes += sum([len(entry.payload) for entry in entries])
+    raft.uncommitted_bytes += raft.log.payload_bytes(entries[0].index, entries[-1].index)
     feed_all(raft)
 
 
@@ -128,10 +128,11 @@ def feed(raft: "Raft", peer: int, progress: Progress) -> None:
             raft.fetch(FetchEntries(peer, progress.next_index, settings.append_bytes_max))
         else:
             entries = raft.log.slice(progress.next_index, settings.append_bytes_max)
-            _send_append(raft, peer, progress, entries)
+            size_bytes = raft.log.payload_bytes(entries[0].index, entries[-1].index)
+            _send_append(raft, peer, progress, entries, size_bytes)
 
 
-def _send_append(raft: "Raft", peer: int, progress: Progress, entries: list[Entry]) -> None:
+def _send_append(raft: "Raft", peer: int, progress: Progress, entries: list[Entry], size_bytes: int) -> None:
     prev_index = progress.next_index - 1
     prev_term = raft.log.term(prev_index)
     assert prev_term is not None
@@ -149,7 +150,7 @@ def _send_append(raft: "Raft", peer: int, progress: Progress, entries: list[Entr
         )
     )
     if entries:
-        progress.sent(entries[-1].index, sum([len(entry.payload) for entry in entries]))
+        progress.sent(entries[-1].index, size_bytes)
 
 
 def fetched(raft: "Raft", peer: int, entries: list[Entry]) -> None:
@@ -161,7 +162,7 @@ def fetched(raft: "Raft", peer: int, entries: list[Entry]) -> None:
     # Read in an earlier term of ours they may be of a tail that another leader has overwritten since.
     ours = all(raft.log.term(entry.index) == entry.term for entry in entries)
     if entries and ours and entries[0].index == progress.next_index > raft.log.start_index:
-        _send_append(raft, peer, progress, entries)
+        _send_append(raft, peer, progress, entries, sum([len(entry.payload) for entry in entries]))
     if entries:
         feed(raft, peer, progress)
     # Nothing could be read: the next heartbeat reply tries again.
@@ -238,7 +239,7 @@ def _find_out(raft: "Raft", peer: int, progress: Progress) -> None:
     if progress.next_index <= raft.log.start_index:
         progress.probe_again()  # retention has overtaken it: it will need a snapshot
     elif progress.feeding is Feeding.REPLICATE or progress.next_index > raft.log.last_index:
-        _send_append(raft, peer, progress, [])
+        _send_append(raft, peer, progress, [], 0)
     # Otherwise the probe itself goes out again.
 
 

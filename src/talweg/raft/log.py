@@ -28,6 +28,9 @@ class Log:
         self._runs = list(terms)  # (first index, term), both growing; covers start_index + 1 .. last_index
         self._tail: list[Entry] = []
         self._tail_first = self.last_index + 1  # index of _tail[0]
+        # Where each payload of the tail would begin if all that ever were at hand lay one after another, and
+        # where the last one ends: what a run of entries weighs is one subtraction, not a sum.
+        self._bounds = [0]  # one more than _tail has
 
     @property
     def last_term(self) -> int:
@@ -53,7 +56,8 @@ class Log:
     def append(self, entries: list[Entry]) -> None:
         """Add entries after the last one."""
         assert entries[0].index == self.last_index + 1, "the log has no gaps"
-        term = self.last_term
+        term, bounds = self.last_term, self._bounds
+        begin = end = bounds[-1]
         for entry in entries:
             if entry.term != term:
                 assert entry.term > term, "terms never go back within a log"
@@ -61,8 +65,10 @@ class Log:
                 self._runs.append((entry.index, term))
             elif not self._runs:
                 self._runs.append((entry.index, term))
-            self.tail_bytes += len(entry.payload)
+            end += len(entry.payload)
+            bounds.append(end)
         self._tail.extend(entries)
+        self.tail_bytes += end - begin
         self.last_index = entries[-1].index
 
     def truncate_from(self, index: int) -> None:
@@ -71,8 +77,9 @@ class Log:
         while self._runs and self._runs[-1][0] >= index:
             self._runs.pop()
         keep = max(index - self._tail_first, 0)
-        self.tail_bytes -= _payload_bytes(self._tail[keep:])
+        self.tail_bytes -= self._bounds[-1] - self._bounds[keep]
         del self._tail[keep:]
+        del self._bounds[keep + 1 :]
         self._tail_first = min(self._tail_first, index)
         self.last_index = index - 1
 
@@ -89,28 +96,22 @@ class Log:
         """Entries from `first_index` on, up to `bytes_max` of payload but at least one if there is one."""
         assert first_index >= self._tail_first
         start = first_index - self._tail_first
-        if self.tail_bytes <= bytes_max:
-            return self._tail[start:]
-        end, left = start, bytes_max
-        while end < len(self._tail):
-            left -= len(self._tail[end].payload)
-            if left < 0 and end > start:
-                break
-            end += 1
-        return self._tail[start:end]
+        end = bisect_right(self._bounds, self._bounds[start] + bytes_max, lo=start + 1) - 1
+        return self._tail[start : max(end, start + 1)]
 
     def payload_bytes(self, first_index: int, last_index: int) -> int:
         """Payload bytes at hand from `first_index` to `last_index`, both included."""
-        start = max(first_index - self._tail_first, 0)
-        end = max(last_index + 1 - self._tail_first, 0)
-        return _payload_bytes(self._tail[start:end])
+        start = min(max(first_index - self._tail_first, 0), len(self._tail))
+        end = min(max(last_index + 1 - self._tail_first, start), len(self._tail))
+        return self._bounds[end] - self._bounds[start]
 
     def release(self, index: int) -> None:
         """Let go of the payloads up to and including `index`."""
         count = min(index + 1 - self._tail_first, len(self._tail))
         if count > 0:
-            self.tail_bytes -= _payload_bytes(self._tail[:count])
+            self.tail_bytes -= self._bounds[count] - self._bounds[0]
             del self._tail[:count]
+            del self._bounds[:count]
             self._tail_first += count
 
     def drop_head(self, index: int) -> None:
@@ -131,6 +132,7 @@ class Log:
         self._runs.clear()
         self._tail.clear()
         self._tail_first = snapshot.index + 1
+        self._bounds = [0]
         self.tail_bytes = 0
 
     def last_index_of_term_at_most(self, term: int, index: int) -> int:
@@ -148,7 +150,3 @@ class Log:
 
 def _first(run: tuple[int, int]) -> int:
     return run[0]
-
-
-def _payload_bytes(entries: list[Entry]) -> int:
-    return sum([len(entry.payload) for entry in entries])

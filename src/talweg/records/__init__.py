@@ -5,7 +5,8 @@ that they do not. The byte layout of frames is at the top of `records.header`, t
 of `records.body`.
 
     encode_values, encode_arrow   messages into a frame
-    stamp                         the leader gives a frame its place in the log
+    Stamper, stamp                the leader gives a frame its place in the log
+    identified                    a producer says who sends a frame
     read_header, check_body       what brokers and stores do with it
     frames                        takes frames that follow one another apart
     Batch                         a frame as Arrow, as values, as messages
@@ -20,8 +21,8 @@ from talweg.records.batch import Batch, Message
 from talweg.records.columns import SCHEMA
 from talweg.records.compression import RAW_BYTES_MAX
 from talweg.records.encoding import encode_arrow, encode_values
-from talweg.records.frame import check_body, encode_frame, frames, stamp
-from talweg.records.header import HEADER_BYTES, Codec, Header, Kind, read_header
+from talweg.records.frame import Stamper, check_body, encode_frame, frames, identified, stamp
+from talweg.records.header import HEADER_BYTES, STAGE_ID_MIN, Codec, Header, Kind, read_header
 from talweg.records.ipc import frames_to_ipc, ipc_to_batches, ipc_to_frame
 from talweg.records.ndjson import frames_to_ndjson, ndjson_to_frame
 from talweg.records.run import checked_run, peek, peek_stamp
@@ -30,11 +31,13 @@ __all__ = [
     "HEADER_BYTES",
     "RAW_BYTES_MAX",
     "SCHEMA",
+    "STAGE_ID_MIN",
     "Batch",
     "Codec",
     "Header",
     "Kind",
     "Message",
+    "Stamper",
     "check_body",
     "checked_run",
     "encode_arrow",
@@ -43,6 +46,7 @@ __all__ = [
     "frames",
     "frames_to_ipc",
     "frames_to_ndjson",
+    "identified",
     "ipc_to_batches",
     "ipc_to_frame",
     "ndjson_to_frame",

@@ -11,9 +11,13 @@ from crc32c import crc32c
 from talweg.errors import BatchTooLarge, CorruptBatch, Incomplete
 from talweg.records.header import (
     CRC,
+    EPOCH,
+    EPOCH_AT,
     GUARDED,
     HEADER_BYTES,
     MAGIC,
+    PRODUCER,
+    PRODUCER_AT,
     STAMP,
     STAMP_AT,
     VERSION,
@@ -25,6 +29,7 @@ from talweg.records.header import (
 )
 
 PADDING: Final = tuple(bytes(size) for size in range(8))  # PADDING[-n & 7] brings n bytes to a multiple of 8
+_LARGE_FRAME_BYTES: Final = 16 << 10  # below this a second copy of the body costs less than a view of it
 
 
 def encode_frame(
@@ -112,16 +117,46 @@ def seal(
     return b"".join((CRC.pack(crc32c(guarded)), guarded, *parts, padding))
 
 
+class Stamper:
+    """The leader's stamp: copies frames with their place in the log. Their bodies are not looked at.
+
+    Headers are stamped in a buffer that is used again and again, so one Stamper is for one thread.
+    """
+
+    def __init__(self) -> None:
+        self._header = bytearray(HEADER_BYTES)
+        self._guarded = memoryview(self._header)[CRC.size :]
+
+    def stamp(self, frame: Bytes, index: int, term: int, first_offset: int) -> bytes:
+        """A copy of the frame with this place."""
+        header, guarded = self._header, self._guarded
+        if len(frame) < HEADER_BYTES:
+            raise Incomplete(f"{len(frame)} bytes, a header has {HEADER_BYTES}")
+        header[:] = frame[:HEADER_BYTES]
+        # A new checksum over a damaged header would make the damage look right for ever.
+        if crc32c(guarded) != CRC.unpack_from(header)[0]:
+            raise CorruptBatch("the header does not match its checksum")
+        STAMP.pack_into(header, STAMP_AT, index, term, first_offset)
+        CRC.pack_into(header, 0, crc32c(guarded))
+        body = frame[HEADER_BYTES:] if len(frame) < _LARGE_FRAME_BYTES else memoryview(frame)[HEADER_BYTES:]
+        return b"".join((header, body))
+
+
 def stamp(frame: Bytes, *, index: int, term: int, first_offset: int) -> bytes:
-    """The leader's stamp: a copy of the frame with its place in the log. The body is not looked at."""
-    if len(frame) < HEADER_BYTES:
-        raise Incomplete(f"{len(frame)} bytes, a header has {HEADER_BYTES}")
-    # A new checksum over a damaged header would make the damage look right for ever.
-    if crc32c(frame[CRC.size : HEADER_BYTES]) != CRC.unpack_from(frame)[0]:
-        raise CorruptBatch("the header does not match its checksum")
-    place = STAMP.pack(index, term, first_offset)
-    guarded = b"".join((frame[CRC.size : STAMP_AT], place, frame[STAMP_AT + STAMP.size : HEADER_BYTES]))
-    return b"".join((CRC.pack(crc32c(guarded)), guarded, memoryview(frame)[HEADER_BYTES:]))
+    """One frame as a Stamper stamps it."""
+    return Stamper().stamp(frame, index, term, first_offset)
+
+
+def identified(frame: Bytes, *, producer_id: int, producer_epoch: int, sequence: int) -> bytes:
+    """The header of a frame, saying who sends it; the rest of the frame is the same.
+
+    A producer encodes batches before it knows their turn, and now and then has to send them as another.
+    """
+    header = bytearray(frame[:HEADER_BYTES])
+    EPOCH.pack_into(header, EPOCH_AT, producer_epoch)
+    PRODUCER.pack_into(header, PRODUCER_AT, producer_id, sequence)
+    CRC.pack_into(header, 0, crc32c(memoryview(header)[CRC.size :]))
+    return bytes(header)
 
 
 def check_body(header: Header, buffer: Bytes, position: int = 0) -> None:

@@ -46,12 +46,17 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 HEADER_BYTES: Final = 88
 MAGIC: Final = int.from_bytes(b"Tw", "little")
 VERSION: Final = 1
+STAGE_ID_MIN: Final = 1 << 62  # as producer_id: no producer's, but that of a stage
 STAMP_AT: Final = 24  # index, term and first_offset lie side by side, so that one write stamps them
 
 WHOLE: Final = struct.Struct("<IHBBIIIBBhQQQIIqqqq")
 GUARDED: Final = struct.Struct("<HBBIIIBBhQQQIIqqqq")  # all that header_crc covers
 CRC: Final = struct.Struct("<I")
 STAMP: Final = struct.Struct("<QQQ")
+EPOCH_AT: Final = 22
+EPOCH: Final = struct.Struct("<h")
+PRODUCER_AT: Final = 56  # producer_id and sequence lie side by side
+PRODUCER: Final = struct.Struct("<qq")
 assert WHOLE.size == HEADER_BYTES == CRC.size + GUARDED.size
 
 
@@ -62,9 +67,9 @@ class Kind(IntEnum):
     CONFIGURATION = 1
     RECORDS = 2
     POSITIONS = 3
-    STAGE = 4
-    PUBLISH = 5
-    DISCARD = 6
+    STAGE = 4  # a frame of records that waits to be published
+    DECISION = 5  # on transactions: what is published, what can no longer be
+    DISCARD = 6  # of stages
 
 
 class Codec(IntEnum):

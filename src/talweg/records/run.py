@@ -6,7 +6,6 @@ here are the short ways, and they rest on the same layout (`records.header`).
 """
 
 import struct
-from collections.abc import Iterator
 from typing import Final
 
 from crc32c import crc32c
@@ -20,15 +19,16 @@ _STAMPED: Final = struct.Struct("<24xQQQI28xq")
 _KINDS: Final = len(Kind)
 
 
-def checked_run(buffer: Bytes) -> Iterator[tuple[int, int, int, int, bytes]]:
+def checked_run(buffer: Bytes) -> list[tuple[int, int, int, int, bytes]]:
     """(kind, index, term, body_bytes, frame) of each frame in `buffer`, every byte of it checked."""
     view, position, size = memoryview(buffer), 0, len(buffer)
+    run: list[tuple[int, int, int, int, bytes]] = []
     while position < size:
         body = position + HEADER_BYTES
         if body > size:
             raise Incomplete(f"{size - position} bytes, a header has {HEADER_BYTES}")
         header_crc, magic, version, kind, body_bytes, body_crc, index, term = _PLACE.unpack_from(
-            buffer, position
+            view, position
         )
         if (
             crc32c(view[position + 4 : body]) != header_crc
@@ -43,8 +43,9 @@ def checked_run(buffer: Bytes) -> Iterator[tuple[int, int, int, int, bytes]]:
             raise Incomplete(f"{size - position} bytes, the frame has {end - position}")
         if crc32c(view[body:end]) != body_crc:
             raise CorruptBatch(f"the body of the frame at byte {position} does not match its checksum")
-        yield kind, index, term, body_bytes, bytes(view[position:end])
+        run.append((kind, index, term, body_bytes, view[position:end].tobytes()))
         position = end
+    return run
 
 
 def peek(frame: bytes) -> tuple[int, int, int, int, int, int]:

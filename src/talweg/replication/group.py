@@ -140,7 +140,10 @@ class Group:
     async def retain(self, *, bytes_max: int | None, before_timestamp: int | None) -> None:
         """Retention, as far as a snapshot allows."""
         index = await asyncio.to_thread(
-            self.replica.retention_index, bytes_max=bytes_max, before_timestamp=before_timestamp
+            self.replica.retention_index,
+            bytes_max=bytes_max,
+            before_timestamp=before_timestamp,
+            needed=self.replica.needed(),
         )
         if index is not None and self.stopped is None and self.replica.drop_head(index):
             self._touch(self)

@@ -10,13 +10,17 @@ from talweg.errors import (
     NotLeader,
     OutOfSequence,
     Overloaded,
+    StageDecided,
+    StageExpired,
+    StageNotFound,
     StorageError,
     StorageFull,
     TalwegError,
+    TransactionForgotten,
     Undecided,
 )
 from talweg.raft import CONFIGURATION, NOOP, Entry, Raft, Refusal
-from talweg.records import Kind, encode_frame, peek, stamp
+from talweg.records import Kind, Stamper, encode_frame, peek
 from talweg.replication.state import PartitionState, Position, encode_positions
 
 
@@ -34,6 +38,8 @@ ReadEntries = Callable[[int, int], list[Entry]]  # first and last index → some
 Confirm = Callable[[Callable[[TalwegError | None], None]], None]  # told None once leadership is confirmed
 
 _RECORDS = int(Kind.RECORDS)  # looking it up in the enum is slow
+# Said from what the log has, so not before it is known that this is all of it.
+_REFUSALS = (OutOfSequence, StageNotFound, StageExpired, StageDecided, TransactionForgotten)
 _DISK_ERRORS = (StorageError, StorageFull)  # told as they are, so that somebody does something about it
 
 
@@ -54,6 +60,7 @@ class Proposals:
         self._waiting: deque[tuple[int, Sequence[Appended], Done]] = deque()
         self._tail_state = PartitionState()  # as of the log's end, when this replica leads `_term`
         self._term = 0  # the term that the above belongs to
+        self._stamper = Stamper()
 
     def append(self, frames: list[bytes], done: Done) -> None:
         """Append frames, not yet stamped, in this order."""
@@ -93,9 +100,7 @@ class Proposals:
             return
         frames, self._frames, self._frames_bytes = self._frames, [], 0
         positions, self._positions = self._positions, []
-        entries: list[Entry] = []
-        for proposed, done in frames:
-            self._stamp(proposed, done, entries)
+        entries = self._stamp(frames)
         if positions:
             self._stamp_positions(positions, entries)
         if entries:
@@ -104,9 +109,11 @@ class Proposals:
 
     def committed(self, index: int) -> None:
         """Tell everyone whose entries are committed now."""
-        waiting = self._waiting
-        # The place alone proves nothing: another leader may have committed something else there.
-        while waiting and waiting[0][0] <= index and self._raft.log.term(waiting[0][0]) == self._term:
+        waiting, term = self._waiting, self._raft.log.term
+        # The place alone proves nothing: another leader may have committed something else there. But where
+        # an entry of our term is, so is everything that we put before it.
+        ours = term(index) == self._term
+        while waiting and waiting[0][0] <= index and (ours or term(waiting[0][0]) == self._term):
             _, answer, done = waiting.popleft()
             done(answer)
 
@@ -141,35 +148,37 @@ class Proposals:
         leader = self._raft.leader if self._raft.leader != self._raft.replica else None
         return NotLeader(f"replica {self._raft.replica} cannot take it: {refusal.value}", leader)
 
-    def _stamp(self, frames: list[bytes], done: Done, entries: list[Entry]) -> None:
-        term, index = self._raft.term, self._raft.log.last_index + len(entries)
-        tail = self._tail_state
-        answer: list[Appended] = []
-        for frame in frames:
+    def _stamp(self, proposed: list[tuple[list[bytes], Done]]) -> list[Entry]:
+        # All that came together in one go: with small entries, this is most of what a leader does.
+        term, index = self._raft.term, self._raft.log.last_index
+        tail, stamp, entries = self._tail_state, self._stamper.stamp, list[Entry]()
+        for frames, done in proposed:
+            answer: list[Appended] = []
             try:
-                kind, epoch, _, count, producer_id, sequence = peek(frame)
-                if producer_id >= 0 and (known := tail.known(frame)) is not None:
-                    answer.append(Appended(known, count, duplicate=True))
-                    continue
-                first_offset = tail.next_offset
-                stamped = stamp(frame, index=index + 1, term=term, first_offset=first_offset)
-            except OutOfSequence as error:
+                for frame in frames:
+                    kind, epoch, _, count, producer_id, sequence = peek(frame)
+                    if (producer_id >= 0 or kind != _RECORDS) and (known := tail.known(frame)) is not None:
+                        answer.append(Appended(known, count, duplicate=True))
+                        continue
+                    first_offset = tail.next_offset
+                    stamped = stamp(frame, index + 1, term, first_offset)
+                    if kind == _RECORDS:
+                        tail.add_batch(epoch, first_offset, count, producer_id, sequence)
+                    else:
+                        tail.fold(stamped)
+                    index += 1
+                    entries.append(Entry(index, term, kind, stamped))
+                    answer.append(Appended(first_offset, count))
+            except _REFUSALS as error:
                 self._refuse(error, done)  # frames before it stand: sent again they are duplicates
-                return
             except TalwegError as error:
                 done(error)
-                return
-            index += 1
-            if kind == _RECORDS:
-                tail.add_batch(epoch, first_offset, count, producer_id, sequence)
             else:
-                tail.fold(stamped)
-            entries.append(Entry(index, term, kind, stamped))
-            answer.append(Appended(first_offset, count))
-        # A duplicate may be of an entry that is not committed yet: its answer waits with the rest.
-        self._waiting.append((index, answer, done))
+                # A duplicate may be of an entry that is not committed yet: its answer waits with the rest.
+                self._waiting.append((index, answer, done))
+        return entries
 
-    def _refuse(self, error: OutOfSequence, done: Done) -> None:
+    def _refuse(self, error: TalwegError, done: Done) -> None:
         # Whoever leads no more and does not know it misses what was written since: it would turn away
         # for good a producer that did everything right.
         self._confirm(lambda lost: done(error if lost is None else lost))
@@ -187,6 +196,7 @@ class Proposals:
         # committed yet. A leader never truncates its own log, so within a term the tail only grows.
         if self._term == self._raft.term:
             return
+        assert not self._waiting, "whoever waited for an earlier term was told when it was over"
         tail = state.copy()
         index, last_index = self._raft.applied_index, self._raft.log.last_index
         while index < last_index:

@@ -31,6 +31,8 @@ from talweg.raft import (
 )
 from talweg.records import Kind, peek
 from talweg.replication.proposals import Done, Proposals
+from talweg.replication.retention import Hold, Needed
+from talweg.replication.staging import Item, staged_frame
 from talweg.replication.state import PartitionState, Position
 from talweg.storage import LogStore, Write, head_to_drop
 from talweg.storage.frames import LAST_BARE_KIND
@@ -145,13 +147,33 @@ class Replica:
         index = self.retention_index(bytes_max=bytes_max, before_timestamp=before_timestamp)
         return index if index is not None and self.drop_head(index) else None
 
-    def retention_index(self, *, bytes_max: int | None, before_timestamp: int | None) -> int | None:
-        """Where retention would cut. May have to wait for the disk, so not for an event loop."""
-        return head_to_drop(self.store.snapshots(), bytes_max=bytes_max, before_timestamp=before_timestamp)
+    def retention_index(
+        self, *, bytes_max: int | None, before_timestamp: int | None, needed: Needed | None = None
+    ) -> int | None:
+        """Where retention would cut, before what is needed. May have to wait for the disk, so not for an
+        event loop; there `needed` was asked for before."""
+        if needed is None:
+            needed = self.needed()
+        marks = [mark for mark in self.store.snapshots() if needed.lets_go(mark)]
+        return head_to_drop(marks, bytes_max=bytes_max, before_timestamp=before_timestamp)
+
+    def needed(self) -> Needed:
+        """What retention has to leave, as of now."""
+        state = self.state
+        holds = (Hold(state.positions.get(name, 0), size) for name, size in state.holds.items())
+        return Needed(self.needed_index, tuple(holds))
+
+    @property
+    def needed_index(self) -> int:
+        """The first entry that something staged still needs; behind the last one if nothing does."""
+        oldest = self.state.staging.oldest_index()
+        return self.raft.log.last_index + 1 if oldest is None else oldest
 
     def drop_head(self, index: int) -> bool:
         """Queue the cut at a snapshot's index; False if that is not possible (any more)."""
         if not self.raft.log.start_index < index <= self.raft.stable_index:
+            return False
+        if index >= self.needed_index:
             return False
         self._drop_wanted = index
         return True
@@ -256,6 +278,32 @@ class Replica:
                 if first_offset <= offset < first_offset + count:
                     return [entry.payload]
         return []
+
+    def read_staged(self, items: list[Item]) -> list[bytes]:
+        """The frames that committed items carry. May be called from any thread. Raises OffsetOutOfRange
+        when one was published meanwhile, and retention took it."""
+        frames: list[bytes] = []
+        while len(frames) < len(items):
+            first, count = items[len(frames)].index, 1
+            rest = items[len(frames) + 1 :]  # those that follow right behind it are read with it
+            while count <= len(rest) and rest[count - 1].index == first + count:
+                count += 1
+            read = self._committed_frames(first, first + count - 1)
+            assert read, "what is committed is at hand or in the store"
+            frames += map(staged_frame, read)
+        return frames
+
+    def _committed_frames(self, first_index: int, last_index: int) -> list[bytes]:
+        """Some of these, from the first on."""
+        stable_index = self.raft.stable_index
+        if first_index > stable_index:
+            # A majority may have on disk what our own has yet to be given.
+            at_hand = [entry for entry in self.raft.log.at_hand() if first_index <= entry.index <= last_index]
+            if at_hand and at_hand[0].index == first_index:
+                return [entry.payload for entry in at_hand]
+            stable_index = last_index  # it was given to the disk this moment
+        entries = self.store.read(first_index, _APPLY_CHUNK_BYTES, min(last_index, stable_index))
+        return [entry.payload for entry in entries]
 
     def fail_all(self, error: TalwegError) -> None:
         """Tell everyone who waits for anything that it will not come."""

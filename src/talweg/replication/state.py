@@ -1,4 +1,4 @@
-"""The small replicated state of a partition: positions, and what each producer wrote last.
+"""The small replicated state of a partition: positions, what each producer wrote last, stages, decisions.
 
 Pure and deterministic: every replica folds the same entries in the same order and arrives at the same
 state. The leader keeps a second one that is ahead by what is not committed yet (see `replica`).
@@ -9,9 +9,12 @@ from collections.abc import Iterable
 import msgspec
 
 from talweg.errors import CorruptBatch, OutOfSequence
-from talweg.records import HEADER_BYTES, Kind, peek, read_header
+from talweg.records import HEADER_BYTES, STAGE_ID_MIN, Kind, peek, read_header
+from talweg.replication.decisions import Decisions, StoredDecisions, decode_ruling
+from talweg.replication.staging import Staging, StoredStaging, decode_discard
 
 _RECORDS, _POSITIONS = int(Kind.RECORDS), int(Kind.POSITIONS)  # looking them up in the enum is slow
+_STAGE, _DECISION, _DISCARD = int(Kind.STAGE), int(Kind.DECISION), int(Kind.DISCARD)
 
 RECENT_BATCHES = 8  # of each producer: how far back a retry is answered as the first time
 PRODUCERS_MAX = 100_000  # beyond that the longest silent one is forgotten
@@ -39,6 +42,9 @@ class Position(msgspec.Struct, frozen=True, gc=False, array_like=True):
     next_offset: int  # the first one not yet read
     seek: bool = False  # asked for by hand: may go back
     token: int = 0  # of the take that moved it: the same take, asked for again, is answered again
+    keep_bytes: int | None = (
+        None  # of the log, at most, for what it has not read; 0: nothing; None: as before
+    )
 
 
 class PartitionState:
@@ -48,7 +54,10 @@ class PartitionState:
         self.next_offset = 0  # first offset not yet written
         self.positions: dict[str, int] = {}  # name → first offset not yet read
         self.tokens: dict[str, int] = {}  # of those positions that a take moved last
+        self.holds: dict[str, int] = {}  # whose positions retention waits for → up to which size of the log
         self._producers: dict[int, ProducerState] = {}  # the longest silent one first
+        self.staging = Staging()
+        self.decisions = Decisions()
 
     def known(self, frame: bytes) -> int | None:
         """The first offset of an earlier copy of this batch; None if it is new.
@@ -57,7 +66,11 @@ class PartitionState:
         partition and epoch from 0 without gaps, so that what it sends ahead keeps its order; without an
         epoch (the plain API) numbers need only grow.
         """
-        _, epoch, _, count, producer_id, sequence = peek(frame)
+        kind, epoch, _, count, producer_id, sequence = peek(frame)
+        if kind != _RECORDS:
+            return self.next_offset if self._is_known(kind, frame) else None
+        if producer_id >= STAGE_ID_MIN:
+            return self.staging.known_publication(producer_id, sequence)
         if producer_id < 0 or sequence < 0:
             return None
         producer = self._producers.get(producer_id)
@@ -93,6 +106,14 @@ class PartitionState:
             f"it is no copy of one of its last {RECENT_BATCHES} batches, and more are not remembered"
         )
 
+    def _is_known(self, kind: int, frame: bytes) -> bool:
+        """Whether an entry that is about transactions would change nothing. Raises what forbids it."""
+        if kind == _STAGE:
+            return self.staging.is_known_item(frame)
+        if kind == _DISCARD:
+            return self.staging.is_known_discard(decode_discard(frame))
+        return kind == _DECISION and self.decisions.is_known(decode_ruling(frame))
+
     def fold(self, frame: bytes) -> None:
         """Bring the state past one entry, given as its frame."""
         self.fold_all((frame,))
@@ -105,16 +126,24 @@ class PartitionState:
                 self.add_batch(epoch, first_offset, count, producer_id, sequence)
             elif kind == _POSITIONS:
                 self._take_positions(decode_positions(frame))
+            elif kind == _STAGE:
+                self.staging.add_item(frame)
+            elif kind == _DISCARD:
+                self.staging.discard(decode_discard(frame))
+            elif kind == _DECISION:
+                self.decisions.add(decode_ruling(frame))
 
     def add_batch(self, epoch: int, first_offset: int, count: int, producer_id: int, sequence: int) -> None:
         """Bring the state past a batch of messages, given as what its header says."""
         self.next_offset = first_offset + count
-        if producer_id >= 0 and sequence >= 0:
+        if producer_id >= STAGE_ID_MIN:
+            self.staging.add_publication(producer_id, sequence, first_offset)
+        elif producer_id >= 0 and sequence >= 0:
             self._remember(producer_id, epoch, ProducedBatch(sequence, count, first_offset))
 
     def _take_positions(self, positions: list[Position]) -> None:
         for position in positions:
-            read = self.positions.get(position.name, 0)
+            read = self.positions.get(position.name, -1)  # at 0 it has a position: that differs from none
             # A position never goes back by itself, not even by a commit that was overtaken.
             if position.seek or position.next_offset > read:
                 self.positions[position.name] = position.next_offset
@@ -122,6 +151,10 @@ class PartitionState:
                     self.tokens[position.name] = position.token
                 else:
                     self.tokens.pop(position.name, None)
+            if position.keep_bytes:
+                self.holds[position.name] = position.keep_bytes
+            elif position.keep_bytes is not None:
+                self.holds.pop(position.name, None)
 
     def _remember(self, producer_id: int, epoch: int, batch: ProducedBatch) -> None:
         producer = self._producers.pop(producer_id, None)  # popped: it moves to the end
@@ -137,7 +170,10 @@ class PartitionState:
         twin.next_offset = self.next_offset
         twin.positions = dict(self.positions)
         twin.tokens = dict(self.tokens)
+        twin.holds = dict(self.holds)
         twin._producers = dict(self._producers)
+        twin.staging = self.staging.copy()
+        twin.decisions = self.decisions.copy()
         return twin
 
     def to_bytes(self) -> bytes:
@@ -145,7 +181,15 @@ class PartitionState:
         producers = list(self._producers.items())  # in order: who is forgotten first is state too
         positions = sorted(self.positions.items())
         return msgspec.msgpack.encode(
-            _Stored(self.next_offset, positions, producers, sorted(self.tokens.items()))
+            _Stored(
+                self.next_offset,
+                positions,
+                producers,
+                sorted(self.tokens.items()),
+                self.staging.to_stored(),
+                self.decisions.to_stored(),
+                sorted(self.holds.items()),
+            )
         )
 
     @classmethod
@@ -161,6 +205,9 @@ class PartitionState:
             state.positions = dict(stored.positions)
             state.tokens = dict(stored.tokens)
             state._producers = dict(stored.producers)
+            state.staging = Staging.from_stored(stored.staging)
+            state.decisions = Decisions.from_stored(stored.decisions)
+            state.holds = dict(stored.holds)
         return state
 
 
@@ -169,6 +216,9 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
     positions: list[tuple[str, int]]
     producers: list[tuple[int, ProducerState]]
     tokens: list[tuple[str, int]] = []
+    staging: StoredStaging = StoredStaging()  # this and what follows is not in older snapshots
+    decisions: StoredDecisions = StoredDecisions()
+    holds: list[tuple[str, int]] = []
 
 
 def encode_positions(positions: list[Position]) -> bytes:

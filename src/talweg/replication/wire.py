@@ -32,7 +32,7 @@ from talweg.raft import (
     TimeoutNow,
     VoteReply,
 )
-from talweg.storage.frames import entries_in, frame_of
+from talweg.storage.frames import entries_in, frames_of
 
 VERSION = 1
 PACKET_BYTES_MAX = 128 << 20  # an Append holds one entry at least, whatever its size
@@ -111,7 +111,7 @@ def _message_parts(group: int, message: Message) -> list[bytes]:
             own = fields.pack(
                 message.prev_index, message.prev_term, message.commit, message.recovery_index, message.life
             )
-            tail = [frame_of(entry, 0) for entry in message.entries]
+            tail = frames_of(message.entries)
         case AppendReply():
             flags = message.rejected | message.recovering << 1
             own = fields.pack(message.index, message.hint_index, message.hint_term, message.life, flags)
@@ -121,7 +121,7 @@ def _message_parts(group: int, message: Message) -> list[bytes]:
             tail = [configuration, snapshot.state]
         case _:
             own = b""
-    length = len(head) + len(own) + sum([len(part) for part in tail])
+    length = len(head) + len(own) + sum(map(len, tail))
     return [_LENGTH.pack(length) + head + own, *tail]
 
 

@@ -14,15 +14,14 @@ from talweg.raft import Configuration, Entry
 from talweg.records import Header, Kind, peek_stamp
 from talweg.storage.checked_file import HEAD_BYTES, body_bytes_of, seal, unseal, write_all
 from talweg.storage.files import File
-from talweg.storage.frames import frame_of
+from talweg.storage.frames import LAST_BARE_KIND, frame_of
 from talweg.storage.sparse_index import SparseIndex
 
 NO_MESSAGE = 0  # the newest timestamp where there is no message
 
 _MAGIC = b"TwIx"
 _FIRST_READ_BYTES = 4096  # all of a digest, unless there were very many elections
-_RECORDS = Kind.RECORDS
-_CONFIGURATION = Kind.CONFIGURATION
+_RECORDS, _CONFIGURATION = int(Kind.RECORDS), int(Kind.CONFIGURATION)  # comparing with the enum is slow
 
 
 class Digest(msgspec.Struct, frozen=True, array_like=True):
@@ -102,7 +101,7 @@ class Contents:
         """One more frame. If it is a configuration, `add_configuration` is called as well."""
         if position >= self._next_point or header.term != self._term:
             self._note(header.index, header.term, header.first_offset, position)
-        if header.last_timestamp > self.timestamp_max and header.kind is _RECORDS:
+        if header.last_timestamp > self.timestamp_max and header.kind == _RECORDS:
             self.timestamp_max = header.last_timestamp
         self.last_index = header.index
         self.next_offset = header.next_offset
@@ -128,17 +127,18 @@ class Contents:
         for entry in entries[start:] if start else entries:
             if position >= bytes_max:
                 break
-            frame = frame_of(entry, offset)
+            kind = entry.kind
+            frame = entry.payload if kind > LAST_BARE_KIND else frame_of(entry, offset)
             stamped_index, term, first_offset, count, last_timestamp = peek_stamp(frame)
             index += 1
-            assert entry.index == index, "the log has no gaps"
-            assert stamped_index == index and term == entry.term, "the frame is not stamped"
+            assert entry.index == index == stamped_index, "the log has no gaps, and its frames are stamped"
+            assert term == entry.term, "the frame is not stamped"
             assert first_offset == offset, "offsets have no gaps"
             if position >= self._next_point or term != self._term:
                 self._note(index, term, offset, position)
-            if last_timestamp > self.timestamp_max and entry.kind == _RECORDS:
+            if last_timestamp > self.timestamp_max and kind == _RECORDS:
                 self.timestamp_max = last_timestamp
-            if entry.kind == _CONFIGURATION:
+            if kind == _CONFIGURATION:
                 self.add_configuration(index, entry.payload)
             frames.append(frame)
             offset += count

@@ -22,6 +22,11 @@ def frame_of(entry: Entry, next_offset: int) -> bytes:
     return entry.payload
 
 
+def frames_of(entries: list[Entry]) -> list[bytes]:
+    """The same for entries that travel: the offset of one without messages is for the receiver to fill in."""
+    return [entry.payload if entry.kind > LAST_BARE_KIND else frame_of(entry, 0) for entry in entries]
+
+
 def entry_of(header: Header, frame: bytes) -> Entry:
     """The entry that `frame`, whose header has been read, stands for."""
     kind = int(header.kind)

@@ -143,21 +143,23 @@ class Tail:
 
 def write_frames(file: File, frames: Sequence[bytes], position: int) -> None:
     """Write frames one after another: in as few calls as possible, without a copy of what is large."""
-    joined: list[bytes] = []
-    joined_bytes = 0
+    largest_bytes = max(map(len, frames), default=1)
+    if largest_bytes < _LARGE_FRAME_BYTES:
+        count = _JOINED_BYTES_MAX // largest_bytes
+        for first in range(0, len(frames), count):
+            joined = b"".join(frames[first : first + count])
+            write_all(file, joined, position)
+            position += len(joined)
+        return
+    small: list[bytes] = []  # those since the last large one
     for frame in frames:
-        if len(frame) < _LARGE_FRAME_BYTES and joined_bytes < _JOINED_BYTES_MAX:
-            joined.append(frame)
-            joined_bytes += len(frame)
-            continue
-        if joined:
-            write_all(file, b"".join(joined), position)
-            position += joined_bytes
-            joined, joined_bytes = [], 0
         if len(frame) < _LARGE_FRAME_BYTES:
-            joined, joined_bytes = [frame], len(frame)
-        else:
-            write_all(file, frame, position)
-            position += len(frame)
-    if joined:
-        write_all(file, b"".join(joined) if len(joined) > 1 else joined[0], position)
+            small.append(frame)
+            continue
+        if small:
+            write_frames(file, small, position)
+            position += sum(map(len, small))
+            small = []
+        write_all(file, frame, position)
+        position += len(frame)
+    write_frames(file, small, position)

@@ -84,6 +84,7 @@ class Ending:
             raise Violation(
                 f"the leader has {_raft(leader).commit_index} entries, committed were {history.commit_index}"
             )
+        history.check_all_published()
         for broker in self._members():
             assert broker.replica is not None
             if broker.replica.state.to_bytes() != history.states[history.commit_index]:

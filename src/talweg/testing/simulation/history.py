@@ -8,8 +8,10 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from talweg.raft import CONFIGURATION, NOOP, Configuration, Entry
-from talweg.records import HEADER_BYTES, Header, Kind, read_header
+from talweg.records import HEADER_BYTES, STAGE_ID_MIN, Header, Kind, read_header
+from talweg.replication.decisions import Decide, StagePlace, decode_ruling
 from talweg.replication.proposals import Appended
+from talweg.replication.staging import staged_frame
 from talweg.replication.state import PartitionState
 
 
@@ -46,6 +48,9 @@ class History:
         self._state = PartitionState()
         self._index_at: dict[int, int] = {}  # first offset of a batch → its index
         self._next_sequence: dict[tuple[int, int], int] = {}  # (producer, epoch) → first not yet written
+        self.decisions: dict[str, tuple[StagePlace, ...]] = {}  # by transaction: all that ever were
+        self._staged: dict[int, list[bytes]] = {}  # by stage: the bodies of its items
+        self._published: dict[int, int] = {}  # by stage: how many of its items
 
     @property
     def commit_index(self) -> int:
@@ -137,10 +142,44 @@ class History:
         if header.kind == Kind.RECORDS:
             self._index_at[header.first_offset] = index
             self.next_offset = header.next_offset
-            self._sequence_committed(index, header)
+            if header.producer_id >= STAGE_ID_MIN:
+                self._publication_committed(index, header, frame)
+            else:
+                self._sequence_committed(index, header)
+        elif header.kind == Kind.STAGE:
+            self._staged.setdefault(header.producer_id, []).append(staged_frame(frame)[HEADER_BYTES:])
+        elif header.kind == Kind.DECISION:
+            ruling = decode_ruling(frame)
+            if isinstance(ruling, Decide):
+                self.decisions.setdefault(ruling.transaction, ruling.stages)
         for name, position in before.items():
             if self._state.positions[name] < position:
                 raise Violation(f"entry {index} takes the position of {name} back from {position}")
+
+    def _publication_committed(self, index: int, header: Header, frame: bytes) -> None:
+        stage, number = header.producer_id, header.sequence
+        if not any(place.stage == stage for stages in self.decisions.values() for place in stages):
+            raise Violation(f"entry {index} publishes stage {stage}, which nobody has decided on")
+        expected = self._published.get(stage, 0)
+        if number != expected:
+            raise Violation(f"entry {index} publishes item {number} of stage {stage}, expected {expected}")
+        if frame[HEADER_BYTES:] != self._staged[stage][number]:
+            raise Violation(f"entry {index} publishes item {number} of stage {stage}, and it is another")
+        self._published[stage] = number + 1
+
+    def check_all_published(self) -> None:
+        """At rest, everything that was decided on is published to its end, and nothing waits."""
+        for transaction, stages in self.decisions.items():
+            for place in stages:
+                count, published = len(self._staged[place.stage]), self._published.get(place.stage, 0)
+                if published != count:
+                    raise Violation(
+                        f"{published} of {count} items of transaction {transaction} are published"
+                    )
+        if self._state.staging.stages:
+            raise Violation(
+                f"these stages are neither published nor discarded: {[*self._state.staging.stages]}"
+            )
 
     def _sequence_committed(self, index: int, header: Header) -> None:
         if header.producer_id < 0:

@@ -65,6 +65,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     readers: int = 1
     pause_between_batches_ticks: int = 12
     client_timeout_ticks: int = 40  # without an answer: try again
+    transactors: int = 0
 
 
 def draw_profile(random: Random) -> Profile:
@@ -97,6 +98,7 @@ def draw_profile(random: Random) -> Profile:
         readers=random.randrange(0, 3),
         pause_between_batches_ticks=random.choice((4, 10, 25)),
         client_timeout_ticks=random.choice((8, 20, 40)),
+        transactors=random.choice((0, 0, 1, 2)),
     )
 
 

@@ -15,6 +15,7 @@ from talweg.testing.simulation.history import Violation
 from talweg.testing.simulation.operator import Operator
 from talweg.testing.simulation.profile import Profile, draw_profile
 from talweg.testing.simulation.schedule import TICK_US
+from talweg.testing.simulation.transactor import Transactor
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -60,6 +61,7 @@ def _run(cluster: Cluster, random: Random) -> None:
     clients += [Consumer(number, cluster, branch(random)) for number in range(profile.consumers)]
     clients += [Reader(number, cluster, branch(random)) for number in range(profile.readers)]
     faults, operator = Faults(cluster, branch(random)), Operator(cluster, branch(random))
+    clients += [Transactor(number, cluster, branch(random)) for number in range(profile.transactors)]
     cluster.start()
     for client in clients:
         client.act()
