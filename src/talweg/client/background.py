@@ -37,12 +37,13 @@ class Background:
 
     def begin(self, work: Coroutine[Any, Any, A]) -> concurrent.futures.Future[A]:
         """Let it be done. Raises Unavailable when this is closed, or was made before a fork."""
-        if self._closed or os.getpid() != self._process:
-            work.close()
-            why = "it is closed" if self._closed else "it was made before a fork; make one in each process"
-            raise Unavailable(f"the client cannot be used: {why}")
         assert threading.current_thread() is not self._thread, "it would wait for itself"
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        with self._lock:  # what is begun after the loop has stopped would never be done
+            if not self._closed and os.getpid() == self._process:
+                return asyncio.run_coroutine_threadsafe(work, self.loop)
+        work.close()
+        why = "it is closed" if self._closed else "it was made before a fork; make one in each process"
+        raise Unavailable(f"the client cannot be used: {why}")
 
     def close(self) -> None:
         """End the thread; what is still being done is cancelled. A second call does nothing."""

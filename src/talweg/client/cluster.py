@@ -14,7 +14,15 @@ from urllib.parse import quote
 import msgspec
 
 from talweg.client.servers import Servers, read_servers
-from talweg.errors import GroupNotFound, NotLeader, TalwegError, TopicNotFound, Unavailable, Unreachable
+from talweg.errors import (
+    GroupNotFound,
+    NotLeader,
+    PartitionNotFound,
+    TalwegError,
+    TopicNotFound,
+    Unavailable,
+    Unreachable,
+)
 from talweg.http import HttpClient, HttpResponse
 from talweg.protocol.control import BrokerFace, Metadata, PartitionMetadata, TopicMetadata
 
@@ -25,6 +33,7 @@ PAUSE_SECONDS_MAX: Final = 0.5
 ATTEMPT_SECONDS_MAX: Final = 5.0  # for one answer: a server that is paused keeps its connections
 _REFRESH_SECONDS_MIN: Final = 0.05  # between two looks at the metadata
 _MANAGERS_MAX: Final = 64  # that are learned of
+_HINTS_MAX: Final = 2  # that are followed without a pause
 
 # Nothing was done, so asking again, or elsewhere, is safe even for what must not be done twice.
 SURELY_NOT_DONE: Final = (NotLeader, GroupNotFound, Unreachable)
@@ -110,13 +119,18 @@ class Cluster:
                     error = failure
                     if not failure.retriable or not (repeatable or isinstance(failure, SURELY_NOT_DONE)):
                         raise
+                    self._put_last(manager)  # else one that stands still costs every call its deadline
                 else:
                     self._prefer(manager)
                     return found
                 if pause.left() <= 0:
                     raise error
-            await self._learn_managers()
+            await self.learn_managers()
             await pause.wait(error)
+
+    def _put_last(self, manager: str) -> None:
+        if len(self._managers) > 1 and self._managers[0] == manager:
+            self._managers.append(self._managers.pop(0))
 
     def _prefer(self, manager: str) -> None:
         if self._managers[0] != manager:
@@ -135,7 +149,11 @@ class Cluster:
     async def fresh_topic(self, name: str, *, seconds_max: float) -> TopicMetadata:
         """A topic as a manager knows it now; raises TopicNotFound."""
         target = f"/v1/metadata?topics={quote(name, safe='')}"
-        metadata = await self.ask_manager("GET", target, Metadata, seconds_max=seconds_max)
+        try:
+            metadata = await self.ask_manager("GET", target, Metadata, seconds_max=seconds_max)
+        except TopicNotFound:
+            self.forget_topic(name)
+            raise TopicNotFound(f"there is no topic {name}") from None
         self._learn(metadata)
         self._wanted.add(name)
         for topic in metadata.topics:
@@ -173,7 +191,7 @@ class Cluster:
                     self._named[place] = (leader, part.term)
                     self._leaders[place] = leader
 
-    async def _refresh(self) -> None:
+    async def refresh(self) -> None:
         """Look at the metadata of what is in use. Who wants that meanwhile waits for the same look."""
         loop = asyncio.get_running_loop()
         if self._refreshing is None or self._refreshing.done():
@@ -195,7 +213,7 @@ class Cluster:
         finally:
             self._refreshed_at = asyncio.get_running_loop().time()
 
-    async def _learn_managers(self) -> None:
+    async def learn_managers(self) -> None:
         """Brokers know managers that we were not told of. One of them is enough, once."""
         for endpoint in () if self._managers_learned else tuple(self._endpoints.values()):
             try:
@@ -227,6 +245,7 @@ class Cluster:
         pause = Pause(asyncio.get_running_loop().time() + seconds_max)
         target = f"/v1/topics/{quote(topic, safe='')}/partitions/{partition}{path}"
         place = (topic, partition)
+        hints = 0  # followed since the last pause: in an election, two may name each other for a while
         while True:
             endpoint = self._leaders.get(place)
             error: TalwegError = Unavailable(f"nobody leads partition {partition} of topic {topic}")
@@ -245,10 +264,27 @@ class Cluster:
                     error = failure
                 if not error.retriable or not (repeatable or isinstance(error, SURELY_NOT_DONE)):
                     raise error
-                if self._follow_hint(place, endpoint, error):
+                if hints < _HINTS_MAX and self._follow_hint(place, endpoint, error):
+                    hints += 1
                     continue
+            hints = 0
             await pause.wait(error)
             await self._look_for_leader(place, endpoint)
+
+    def leader(self, topic: str, partition: int) -> str | None:
+        """The endpoint of whoever is thought to lead."""
+        return self._leaders.get((topic, partition))
+
+    async def look_for_leader(self, topic: str, partition: int) -> None:
+        """The one that is thought to lead did not answer, or does not: find another to ask."""
+        place = (topic, partition)
+        await self._look_for_leader(place, self._leaders.get(place))
+
+    async def ask_server(
+        self, endpoint: str, target: str, answer: type[A], *, seconds_max: float = ATTEMPT_SECONDS_MAX
+    ) -> A:
+        """Ask one server, a broker or a manager, once, for what does no harm."""
+        return await self._http.call(endpoint, "GET", target, answer, seconds_max=seconds_max)
 
     def _follow_hint(self, place: tuple[str, int], asked: str, error: TalwegError) -> bool:
         """Whether a broker that leads no more named another one; that is asked at once."""
@@ -262,13 +298,15 @@ class Cluster:
 
     async def _look_for_leader(self, place: tuple[str, int], asked: str | None) -> None:
         """Ask the next replica next time, unless the metadata names somebody else."""
-        await self._refresh()
+        await self.refresh()
         topic, partition = place
         known = self._topics.get(topic)
         if known is None:
             await self.fresh_topic(topic, seconds_max=ATTEMPT_SECONDS_MAX)  # raises if it is no more
             return
         if self._leaders.get(place) == asked:
+            if partition >= len(known.partitions):
+                raise PartitionNotFound(f"topic {topic} has no partition {partition} (any more)")
             replicas = self._replicas(known.partitions[partition])
             if replicas:
                 after = replicas.index(asked) + 1 if asked in replicas else 0

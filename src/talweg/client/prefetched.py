@@ -1,0 +1,176 @@
+"""What was read ahead, by partition: readers fill it, whoever consumes empties it, perhaps in another thread.
+
+Partitions that have something take turns.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from talweg.client.message import Place
+from talweg.client.received import ReceivedBatch
+
+NOWHERE: Final = -1  # the position of a partition that nobody knows where to begin
+
+Ends = Mapping[Place, int]  # offsets at which to stop
+
+
+class _Shelf:
+    """The batches of one partition, in order."""
+
+    __slots__ = ("batches", "error", "jump", "paused", "position", "raw_bytes", "wanting")
+
+    def __init__(self, position: int) -> None:
+        self.batches: deque[ReceivedBatch] = deque()
+        self.raw_bytes = 0  # of them all
+        self.position = position  # the first offset that was not handed out
+        self.jump: int | None = None  # where reading goes on, behind the batches; None: without a gap
+        self.error: Exception | None = None  # why nothing comes any more
+        self.paused = False
+        self.wanting = False  # its reader waits for room
+
+
+class Prefetched:
+    """Safe between the threads of its readers and of its consumer. `notify` is called when there is news."""
+
+    def __init__(self, share_bytes: int, more: Callable[[Place], None]) -> None:
+        self.share_bytes = share_bytes  # of each partition: who has more does not read ahead
+        self.notify: Callable[[], None] = lambda: None
+        self.closed = False
+        self.news = 0  # how often something came
+        self._more = more  # tells a reader that there is room again, or that it may try again
+        self._changed: Final = threading.Condition()
+        self._shelves: dict[Place, _Shelf] = {}
+        self._turns: deque[Place] = deque()  # who may have something, whose turn is next first
+
+    # Readers
+
+    def open(self, place: Place, position: int) -> None:
+        """Begin a partition, or begin it anew elsewhere: what was read ahead is dropped."""
+        with self._changed:
+            old = self._shelves.get(place)
+            shelf = self._shelves[place] = _Shelf(position)
+            shelf.paused = old is not None and old.paused
+
+    def remove(self, place: Place) -> None:
+        """It is no longer read."""
+        with self._changed:
+            self._shelves.pop(place, None)
+
+    def put(self, place: Place, batches: list[ReceivedBatch]) -> None:
+        """They follow what was put before."""
+        with self._changed:
+            shelf = self._shelves[place]
+            shelf.batches += batches
+            shelf.raw_bytes += sum(batch.raw_bytes for batch in batches)
+            self._has_news(place)
+
+    def fail(self, place: Place, error: Exception) -> None:
+        """Nothing comes any more: whoever consumes is told, after what was read before."""
+        with self._changed:
+            if (shelf := self._shelves.get(place)) is not None:
+                shelf.error = error
+                self._has_news(place)
+
+    def jump(self, place: Place, offset: int) -> None:
+        """What is put next begins there: what lies between is not to be had."""
+        with self._changed:
+            shelf = self._shelves[place]
+            shelf.jump = offset
+            self._follow_jump(shelf)
+            self._has_news(place)
+
+    def _follow_jump(self, shelf: _Shelf) -> None:
+        if shelf.jump is not None and not shelf.batches:
+            shelf.position, shelf.jump = shelf.jump, None
+
+    def has_room(self, place: Place) -> bool:
+        """Whether to read ahead. If not, `more` is called when there is."""
+        with self._changed:
+            shelf = self._shelves[place]
+            shelf.wanting = shelf.raw_bytes >= self.share_bytes or shelf.paused
+            return not shelf.wanting
+
+    def close(self) -> None:
+        """Whoever waits is woken: nothing comes any more."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+        self.notify()
+
+    def _has_news(self, place: Place) -> None:
+        if place not in self._turns:
+            self._turns.append(place)
+        self.news += 1
+        self._changed.notify_all()
+        self.notify()
+
+    # Consumers
+
+    def take(self, ends: Ends | None = None, count_max: int | None = None) -> ReceivedBatch | None:
+        """The next batch of the partition whose turn it is; None if nothing is there.
+
+        With `ends`, only what lies before them. Raises why a partition cannot be read; it is tried again.
+        """
+        with self._changed:
+            for _ in range(len(self._turns)):
+                place = self._turns[0]
+                shelf = self._shelves.get(place)
+                if shelf is None or not (shelf.batches or shelf.error):
+                    self._turns.popleft()
+                    continue
+                self._turns.rotate(-1)
+                if shelf.paused or (ends is not None and shelf.position >= ends.get(place, 0)):
+                    continue
+                if shelf.batches:
+                    return self._take_from(place, shelf, ends, count_max)
+                assert shelf.error is not None
+                error, shelf.error = shelf.error, None
+                self._more(place)
+                raise error
+        return None
+
+    def _take_from(
+        self, place: Place, shelf: _Shelf, ends: Ends | None, count_max: int | None
+    ) -> ReceivedBatch:
+        batch = shelf.batches.popleft()
+        shelf.raw_bytes -= batch.raw_bytes
+        end = batch.next_offset if ends is None else min(batch.next_offset, ends[place])
+        if count_max is not None:
+            end = min(end, batch.first_offset + count_max)
+        if end < batch.next_offset:
+            rest = batch.since(end)
+            shelf.batches.appendleft(rest)
+            shelf.raw_bytes += rest.raw_bytes
+            batch = batch.until(end)
+        shelf.position = end
+        self._follow_jump(shelf)
+        if shelf.wanting and shelf.raw_bytes < self.share_bytes:
+            shelf.wanting = False
+            self._more(place)
+        return batch
+
+    def wait(self, news: int, seconds_max: float | None) -> bool:
+        """Wait until there is more news than that, or it is closed; false when time is up. For threads."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.closed or self.news != news, seconds_max)
+
+    def positions(self) -> dict[Place, int]:
+        """The first offset of each partition that was not handed out."""
+        with self._changed:
+            return {place: shelf.position for place, shelf in self._shelves.items()}
+
+    def pause(self, place: Place, paused: bool) -> None:
+        """Hand nothing of it out, or do again."""
+        with self._changed:
+            shelf = self._shelves[place]
+            shelf.paused = paused
+            if not paused:
+                self._more(place)
+                self._has_news(place)
+
+    def paused(self) -> set[Place]:
+        """Those that are paused."""
+        with self._changed:
+            return {place for place, shelf in self._shelves.items() if shelf.paused}
