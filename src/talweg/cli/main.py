@@ -1,22 +1,49 @@
 """The command line itself: which subcommands there are, and how mistakes of the world are told."""
 
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from talweg.cli.broker import broker
-from talweg.cli.complaints import complain
+from talweg.cli import broker, consumer, topic
+from talweg.cli.bench import bench
+from talweg.cli.complaints import Failed, complain
+from talweg.cli.doctor import doctor
+from talweg.cli.exporting import export
+from talweg.cli.importing import import_
 from talweg.cli.manager import manager
+from talweg.cli.options import NEGATIVE_ARGUMENTS
+from talweg.cli.overview import status
+from talweg.cli.tail import tail
 from talweg.cli.up import up
 from talweg.errors import TalwegError
 from talweg.version import __version__
 
+
+class QuietGroup(TyperGroup):
+    """The root of all subcommands: what goes wrong in any of them is told in a line, and has an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run what was asked for, to the last byte of its output."""
+        try:
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Whoever read us has seen enough (`| head`), and what is still in a buffer is for nobody.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except (TalwegError, Failed, OSError) as error:
+            raise typer.Exit(complain(error)) from None
+        return answer
+
+
 app = typer.Typer(
     name="talweg",
+    cls=QuietGroup,
     help="A replicated, partitioned log queue.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -40,13 +67,18 @@ def _talweg(
 
 # What stands behind `--` is a command of its own, with options of its own.
 app.command("up", context_settings={"allow_interspersed_args": False})(up)
-app.command("broker")(broker)
+app.command("status")(status)
+app.add_typer(topic.app, name="topic")
+app.command("tail")(tail)
+app.add_typer(consumer.app, name="consumer")
+app.command("import")(import_)
+app.command("export", context_settings=NEGATIVE_ARGUMENTS)(export)
+app.command("bench")(bench)
+app.command("doctor")(doctor)
+app.add_typer(broker.app, name="broker")
 app.command("manager")(manager)
 
 
 def main() -> None:
     """Run the command line of this process."""
-    try:
-        app()
-    except TalwegError as error:
-        sys.exit(complain(error))
+    app(prog_name="talweg")  # also for `python -m talweg.cli`: completion goes by the name

@@ -3,7 +3,7 @@
     with LocalCluster(settings={"broker": {"--heartbeat": "200ms"}}) as cluster:
         with cluster.ask() as manager:
             manager.post("/topics", name="logs")
-        cluster.kill(cluster.wait_for_leader("logs", 0))
+        cluster.kill_leader("logs", partition=0)
 
 It blocks: calls return when what they say is done, or raise ClusterError after a deadline. What runs when
 it is left is stopped, whatever happened; see processes.py for when the parent is killed.
@@ -82,6 +82,11 @@ class LocalCluster:
     def url(self) -> str:
         """The primary's endpoint."""
         return self.endpoint(PRIMARY)
+
+    @property
+    def servers(self) -> str:
+        """Every manager's endpoint, as clients and TALWEG_URL take them; the primary's first."""
+        return ",".join(self.endpoint(name) for name in self.managers)
 
     def prepare(self) -> None:
         """Lock the directory, take ports and check all settings; raises InvalidSetting."""
@@ -277,6 +282,26 @@ class LocalCluster:
             self.processes[name].start()
         for name in names:
             self.wait_until_it_answers(name, seconds_max)
+
+    def heal(self, seconds_max: float = START_SECONDS_MAX) -> None:
+        """Resume what is paused, start what was killed, activate who was deactivated: all is ready again."""
+        for process in self.processes.values():
+            if process.paused:
+                process.resume()
+        self.start_processes()
+        deadline = time.monotonic() + seconds_max
+        self.wait_until_it_answers(PRIMARY, seconds_max)
+        for name, status in self.statuses().items():
+            if status == "deactivated":
+                with self.ask() as manager:
+                    manager.post("/admin/broker/activate", broker_id=self.number(name))
+        self.wait_until_ready(max(deadline - time.monotonic(), 1.0))
+
+    def kill_leader(self, topic: str, partition: int = 0) -> str:
+        """SIGKILL to the broker that leads a partition; returns its name."""
+        name = self.wait_for_leader(topic, partition)
+        self.kill(name)
+        return name
 
     def wait_until_it_answers(self, name: str, seconds_max: float = START_SECONDS_MAX) -> None:
         """GET / is answered, and a manager is healthy."""

@@ -1,6 +1,6 @@
 """One process of a local cluster, its log and its life; and a supervisor that starts again what ends.
 
-A child's standard input is a pipe that nobody writes to. The child watches it (`--attached`) and stops in
+A child's standard input is a pipe that nobody writes to. The child watches it (`attached`) and stops in
 good order when it ends, and the kernel ends it when the parent goes, kill -9 included. That was chosen over
 the kernel's parent-death signal because it needs no system call of one system, has no race between fork
 and exec, does not depend on which *thread* started the child, and lets brokers hand over what they lead.
@@ -89,7 +89,7 @@ class Process:
         if self.log.exists() and self.log.stat().st_size > LOG_BYTES_MAX:
             self.log.replace(self.log.with_suffix(".old.log"))
         # -P: what lies in the directory that one happens to be in is nobody's module.
-        command = [sys.executable, "-P", "-m", "talweg.cli", *self.arguments, "--attached"]
+        command = [sys.executable, "-P", "-m", "talweg.cli.attached", *self.arguments]
         with self.log.open("ab") as output:
             self._popen = subprocess.Popen(  # noqa: S603 - our own command
                 command,

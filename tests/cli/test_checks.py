@@ -1,0 +1,131 @@
+"""What the doctor finds wrong, from what was seen; each with a remedy."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from talweg.cli.checks import (
+    Broker,
+    Finding,
+    Machine,
+    Partition,
+    Server,
+    check_brokers,
+    check_clocks,
+    check_machine,
+    check_managers,
+    check_partitions,
+    check_versions,
+)
+from talweg.cli.examining import _look, this_machine
+
+PRIMARY = Server("http://a", "primary", "1.0", True)
+READER = Server("http://b", "read-only", "1.0", True)
+ALL = [Broker(number, f"http://{number}", "active") for number in range(3)]
+MACHINE = Machine(65_536, None, False, {})
+
+
+def bad(findings: object) -> list[Finding]:
+    """Those that are not fine. Each says what to do."""
+    found = [each for each in findings if each.level != "fine"]  # type: ignore[attr-defined]
+    assert all(each.remedy or "drained" in each.what for each in found)
+    return found
+
+
+def test_all_is_well() -> None:
+    partitions = [Partition("logs", 0, 1, (0, 1, 2))]
+    findings = [
+        *check_managers([PRIMARY, READER]),
+        *check_brokers(ALL, [Server(each.endpoint, "broker", "1.0", True) for each in ALL]),
+        *check_partitions(partitions, ALL),
+        *check_clocks([Server("http://a", "primary", clock_ahead_seconds=1.0)]),
+        *check_versions([PRIMARY], "1.0"),
+        *check_machine(MACHINE),
+    ]
+    assert bad(findings) == []
+    assert len(findings) == 9
+
+
+@pytest.mark.parametrize(
+    ("managers", "levels"),
+    [
+        ([Server("http://a", error="refused")], {"http://a": "wrong"}),
+        ([Server("http://a", error="refused"), PRIMARY], {"http://a": "warning"}),
+        ([READER], {"primary": "wrong"}),
+        ([Server("http://a", "primary", "1.0", False)], {"http://a": "wrong"}),
+        ([Server("http://a", "primary", "1.0", True, False)], {"metadata store": "wrong"}),
+    ],
+)
+def test_managers(managers: list[Server], levels: dict[str, str]) -> None:
+    assert {each.subject: each.level for each in bad(check_managers(managers))} == levels
+
+
+@pytest.mark.parametrize(
+    ("status", "level"), [("inactive", "wrong"), ("deactivated", "warning"), ("draining", "warning")]
+)
+def test_brokers_that_are_not_active(status: str, level: str) -> None:
+    found = bad(check_brokers([Broker(7, "http://x", status)], []))
+    assert [(each.subject, each.level) for each in found] == [("broker 7", level)]
+
+
+def test_a_broker_that_only_managers_reach() -> None:
+    found = bad(check_brokers(ALL[:1], [Server("http://0", error="no route")]))
+    assert "no route" in found[0].what
+    assert bad(check_brokers([], []))[0].level == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("partition", "dead", "level"),
+    [
+        (Partition("t", 0, None, (0, 1, 2)), [], "wrong"),
+        (Partition("t", 0, 0, (0, 1, 2)), [1], "warning"),
+        (Partition("t", 0, 0, (0, 1, 2)), [1, 2], "wrong"),
+        (Partition("t", 0, 0, (0,)), [0], "wrong"),
+        (Partition("t", 0, 0, (0, 1)), [], "warning"),
+    ],
+)
+def test_partitions(partition: Partition, dead: list[int], level: str) -> None:
+    whole = Partition("t", 1, 0, (0, 1, 2))
+    brokers = [
+        Broker(each.number, each.endpoint, "inactive" if each.number in dead else "active") for each in ALL
+    ]
+    found = [
+        each for each in bad(check_partitions([partition, whole], brokers)) if "partition 0" in each.subject
+    ]
+    assert [each.level for each in found] == [level]
+
+
+def test_clocks_and_versions_that_differ() -> None:
+    for ahead, word in ((60.0, "ahead of"), (-60.0, "behind")):
+        found = bad(check_clocks([Server("http://a", "broker", clock_ahead_seconds=ahead)]))
+        assert found[0].level == "wrong"
+        assert f"60 s {word}" in found[0].what
+    differing = bad(check_versions([PRIMARY, Server("http://c", "broker", "0.9", True)], "1.0"))
+    assert "0.9: http://c" in differing[0].what
+    assert bad(check_versions([PRIMARY], "2.0"))
+
+
+@pytest.mark.parametrize(("free", "level"), [(50, "fine"), (8, "warning"), (2, "wrong")])
+def test_disks_that_are_nearly_full(free: int, level: str) -> None:
+    machine = Machine(65_536, None, False, {"/data": (free, 100)})
+    assert [each.level for each in check_machine(machine) if "/data" in each.subject] == [level]
+
+
+def test_what_servers_and_spark_would_lack_here() -> None:
+    assert bad(check_machine(Machine(256, "/java", True, {})))[0].subject == "open files"
+    assert bad(check_machine(Machine(65_536, None, True, {})))[0].subject == "java"
+
+
+def test_this_machine_is_looked_at(tmp_path: Path) -> None:
+    machine = this_machine([tmp_path])
+    free, total = machine.disks[str(tmp_path)]
+    assert 0 < free <= total
+    assert machine.open_files_max > 0
+
+
+def test_what_answers_and_is_no_server_of_ours_is_told_apart() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert "timed out" in _look(f"http://127.0.0.1:{port}", 0.1).error
+    assert "refused" in _look(f"http://127.0.0.1:{port}", 0.1).error

@@ -1,0 +1,156 @@
+"""`talweg status`, `broker`, `consumer`, `bench` and `doctor` on a real cluster."""
+
+import pytest
+
+from cli.shell import Shell
+from talweg.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.xdist_group("cli-commands")
+
+
+@pytest.fixture
+def nine(talweg: Shell, topic: str) -> str:
+    """A topic with nine messages in its first partition."""
+    talweg("topic", "produce", topic, "-p", 0, stdin="\n".join(map(str, range(9))))
+    return topic
+
+
+def test_a_group_is_listed_described_and_moved(talweg: Shell, nine: str) -> None:
+    read = ("topic", "consume", nine, "--group", "movers", "-p", 0)
+    talweg(*read, "-n", 4)
+    listed = [
+        each for each in talweg("consumer", "list", "--json").json["consumers"] if each["topic"] == nine
+    ]
+    assert [(each["group"], each["lag"]) for each in listed] == [("movers", 5)]
+    row = next(line for line in talweg("consumer", "list").lines if line.split()[1] == nine)
+    assert row.split() == ["movers", nine, "group", "-", "-", "5"]
+    assert talweg("consumer", "describe", "movers", "--topic", nine).lines[1].split() == [
+        *(nine, "0", "4", "0", "9", "5")
+    ]
+    for where, position, rest in [("2", 2, range(2, 9)), ("-3", 6, range(6, 9)), ("end", 9, range(0))]:
+        moved = talweg("consumer", "seek", "movers", nine, where, "-p", 0, "--json").json
+        assert moved == {"consumer": "movers", "topic": nine, "positions": {"0": position}}
+        assert talweg(*read).lines == list(map(str, rest))
+    assert talweg("consumer", "seek", "movers", nine, "@2020-01-01").lines[1:] == [
+        "        0         0",
+        "        1         0",
+        "        2         0",
+    ]
+
+
+def test_a_group_that_nobody_knows_is_moved_only_for_those_who_say_so(talweg: Shell, nine: str) -> None:
+    assert "no group tpyo" in talweg.refuses("consumer", "seek", "tpyo", nine, "start", code=3)
+    talweg("consumer", "seek", "fresh", nine, "end", "--create")
+    assert talweg("topic", "consume", nine, "--group", "fresh").lines == []
+
+
+def test_a_registered_consumer_is_moved_by_its_number(
+    talweg: Shell, nine: str, cluster: LocalCluster
+) -> None:
+    with cluster.ask() as manager:
+        number = manager.post("/consumer/register", topic=nine)["consumer_id"]
+        assert manager.get("/consumer/consume", topic=nine, consumer_id=number)["message"] == "0"
+        talweg("consumer", "seek", number, nine, "-1")
+        assert manager.get("/consumer/consume", topic=nine, consumer_id=number)["message"] == "8"
+    described = talweg("consumer", "describe", number, "--json").json["consumers"][0]
+    assert (described["consumer_id"], described["status"], described["lag"]) == (number, "active", 0)
+
+
+def test_the_status_shows_everything(talweg: Shell, topic: str, cluster: LocalCluster) -> None:
+    cluster.wait_for_leader(topic, 2)
+    seen = talweg("status", "--json").json
+    assert {each["role"] for each in seen["managers"]} == {"primary", "read-only"}
+    assert [each["status"] for each in seen["brokers"]] == ["active"] * 3
+    assert topic in [each["topic"] for each in seen["topics"]]
+    table = talweg("status").out
+    assert all(cluster.endpoint(name) in table for name in cluster.processes)
+
+
+def test_brokers_are_listed_deactivated_and_activated(talweg: Shell, cluster: LocalCluster) -> None:
+    listed = talweg("broker", "list", "--json").json["brokers"]
+    assert {each["endpoint"] for each in listed} == {cluster.endpoint(name) for name in cluster.brokers}
+    number = cluster.number("broker-1")
+    assert talweg("broker", "deactivate", number, "--json").json["broker_id"] == number
+    assert cluster.statuses()["broker-1"] == "deactivated"
+    found = next(
+        each for each in talweg("doctor", "--json").json["findings"] if "deactivated" in each["what"]
+    )
+    assert found["level"] == "warning"
+    assert f"talweg broker activate {number}" in found["remedy"]
+    talweg("broker", "activate", number)
+    assert cluster.statuses()["broker-1"] == "active"
+
+
+def test_a_broker_is_added_again_under_its_number(talweg: Shell, cluster: LocalCluster) -> None:
+    endpoint = cluster.endpoint("broker-2")
+    assert talweg("broker", "add", endpoint).out == f"broker {cluster.number('broker-2')} is {endpoint}\n"
+
+
+def test_what_is_no_broker_is_not_added(talweg: Shell, cluster: LocalCluster) -> None:
+    assert talweg.refuses("broker", "add", cluster.url, "--timeout", 2, code=2)
+
+
+def test_removing_a_broker_wants_a_yes_and_somewhere_to_move(
+    talweg: Shell, topic: str, cluster: LocalCluster
+) -> None:
+    number = cluster.number("broker-3")
+    assert "--yes" in talweg.refuses("broker", "remove", number, code=2)
+    assert talweg.refuses("broker", "remove", number, "--yes", "--timeout", 1, code=1)
+    assert cluster.statuses()["broker-3"] == "active"
+
+
+def test_the_bench_measures_and_leaves_nothing_behind(talweg: Shell) -> None:
+    before = talweg("topic", "list").lines
+    figures = talweg("bench", "-n", 5_000, "--size", 50, "--partitions", 2, "--json").json
+    assert (figures["messages"], figures["message_bytes"], figures["partitions"]) == (5_000, 50, 2)
+    for name in (
+        "produced_per_second",
+        "batches_per_second",
+        "messages_per_second",
+        "median_ms",
+        "slowest_ms",
+    ):
+        assert figures[name] > 0
+    assert "messages/s" in talweg("bench", "-n", 1_000).out
+    assert talweg("topic", "list").lines == before
+
+
+def test_a_healthy_cluster_has_nothing_wrong(talweg: Shell, topic: str, cluster: LocalCluster) -> None:
+    cluster.wait_for_leader(topic, 2)
+    seen = talweg("doctor", "--json").json
+    assert seen["wrong"] == 0
+    assert {"clocks", "versions", "partitions", "open files"} <= {
+        each["subject"] for each in seen["findings"]
+    }
+    assert talweg("doctor").lines[-1].startswith("0 wrong, ")
+
+
+def test_a_dead_broker_and_its_partitions_are_found(talweg: Shell, topic: str, cluster: LocalCluster) -> None:
+    number = cluster.number(cluster.kill_leader(topic))
+    cluster.wait_for_status(next(n for n in cluster.brokers if not cluster.processes[n].running), "inactive")
+    findings = talweg("doctor", "--json", code=1).json["findings"]
+    found = {each["subject"]: each for each in findings if each["level"] != "fine"}
+    assert "inactive" in found[f"broker {number}"]["what"]
+    assert f"talweg broker remove {number}" in found[f"broker {number}"]["remedy"]
+    assert any(subject.startswith(f"{topic}, partition") for subject in found)
+    assert talweg("status", "--json", code=1).json["healthy"] is False
+    assert "talweg doctor" in talweg("status", code=1).out
+
+
+def test_a_cluster_that_does_not_answer_is_a_finding(talweg: Shell) -> None:
+    seen = talweg("doctor", "--servers", "127.0.0.1:1", "--timeout", 0.5, "--json", code=1).json
+    wrong = [each for each in seen["findings"] if each["level"] == "wrong"]
+    assert [each["subject"] for each in wrong] == ["http://127.0.0.1:1"]
+    assert "--servers" in wrong[0]["remedy"]
+
+
+def test_a_cluster_without_its_primary_is_found(talweg: Shell, cluster: LocalCluster) -> None:
+    cluster.kill("primary")
+    reader = cluster.endpoint("reader-1")
+    findings = talweg(
+        "doctor", "--servers", f"{cluster.url},{reader}", "--timeout", 2, "--json", code=1
+    ).json["findings"]
+    found = {each["subject"]: each["level"] for each in findings}
+    assert found["primary"] == "wrong"
+    assert found[cluster.url] == "warning"
+    assert found[reader] == "fine"

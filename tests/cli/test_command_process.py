@@ -1,0 +1,213 @@
+"""The `talweg` command as a process: pipes that close, Ctrl-C, terminals, what it loads, completion."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.shell import Shell
+from cli.talweg_command import TALWEG, clean_environment, run, running
+from talweg.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.xdist_group("cli-commands")
+
+SECONDS_MAX = 60.0
+
+
+@pytest.fixture
+def filled(talweg: Shell, topic: str) -> str:
+    """More than a pipe holds."""
+    talweg("import", "-", topic, "-p", 0, stdin=b"".join(b"%d %080d\n" % (n, n) for n in range(20_000)))
+    return topic
+
+
+@pytest.mark.parametrize("options", [[], ["--follow"], ["--json"]])
+def test_reading_stops_quietly_when_the_pipe_closes(
+    cluster: LocalCluster, filled: str, options: list[str]
+) -> None:
+    command = subprocess.Popen(
+        [*TALWEG, "topic", "consume", filled, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(TALWEG_URL=cluster.url),
+    )
+    assert command.stdout is not None
+    assert command.stderr is not None
+    try:
+        assert command.stdout.readline()
+        command.stdout.close()
+        assert command.wait(SECONDS_MAX) == 0
+        assert command.stderr.read() == b""
+    finally:
+        command.kill()
+        command.wait()
+        command.stderr.close()
+
+
+@pytest.mark.parametrize(
+    "command", [("tail", "-f"), ("topic", "consume", "-f"), ("topic", "consume", "-f", "-g", "g")]
+)
+def test_following_shows_what_comes_until_it_is_interrupted(
+    talweg: Shell, topic: str, cluster: LocalCluster, command: tuple[str, ...]
+) -> None:
+    talweg("topic", "produce", topic, "before")
+    with running(*command, topic, environment={"TALWEG_URL": cluster.url}) as follower:
+        follower.wait_for_line("before")
+        talweg("topic", "produce", topic, "-p", 2, "behind")
+        follower.wait_for_line("behind")
+        follower.send(signal.SIGINT)
+        assert follower.wait() == 130
+        assert follower.out == ["before", "behind"]
+        assert follower.err == []
+
+
+def test_following_goes_on_when_a_leader_is_killed(talweg: Shell, topic: str, cluster: LocalCluster) -> None:
+    talweg("topic", "produce", topic, "-p", 0, "before")
+    with running("tail", "-f", topic, environment={"TALWEG_URL": cluster.url}) as follower:
+        follower.wait_for_line("before")
+        cluster.kill_leader(topic, 0)
+        talweg("topic", "produce", topic, "-p", 0, "behind")
+        follower.wait_for_line("behind")
+        assert follower.out == ["before", "behind"]
+
+
+def test_messages_are_sent_as_they_are_typed(talweg: Shell, topic: str, cluster: LocalCluster) -> None:
+    with running("topic", "produce", topic, "--json", environment={"TALWEG_URL": cluster.url}) as producer:
+        assert producer.process.stdin is not None
+        producer.process.stdin.write("typed\n")
+        producer.process.stdin.flush()
+        deadline = time.monotonic() + SECONDS_MAX
+        while talweg("topic", "consume", topic).lines != ["typed"]:
+            assert time.monotonic() < deadline
+        producer.process.stdin.close()
+        assert producer.wait() == 0
+        assert len(producer.out) == 1
+
+
+@pytest.mark.parametrize(("typed", "code"), [("y", 0), ("n", 1)])
+def test_on_a_terminal_one_is_asked(
+    talweg: Shell, topic: str, cluster: LocalCluster, typed: str, code: int
+) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        command = subprocess.Popen(
+            [*TALWEG, "topic", "delete", topic],
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=clean_environment(TALWEG_URL=cluster.url),
+        )
+        os.write(ours, f"{typed}\n".encode())
+        _, err = command.communicate(timeout=SECONDS_MAX)
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    assert command.returncode == code
+    assert f"Delete topic {topic} with 0 messages?".encode() in err
+    assert (topic in talweg("topic", "list").lines) == (typed == "n")
+
+
+def test_a_progress_bar_is_for_terminals(topic: str, cluster: LocalCluster, tmp_path: Path) -> None:
+    source = tmp_path / "a.txt"
+    source.write_text("x\n" * 50_000)
+    ours, theirs = pty.openpty()
+    try:
+        subprocess.run(
+            [*TALWEG, "import", str(source), topic],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            env=clean_environment(TALWEG_URL=cluster.url, TERM="xterm"),
+            timeout=SECONDS_MAX,
+            check=True,
+        )
+        assert b"sending" in os.read(ours, 1 << 16)
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    quiet = run("import", str(source), topic, environment={"TALWEG_URL": cluster.url})
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+
+
+LOADED = """
+import sys
+from talweg.cli.main import main
+try:
+    main()
+finally:
+    print("loaded:", *(name for name in sys.modules if name.count(".") < 2), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unwanted"),
+    [
+        (["--help"], {"talweg.client", "talweg.http", "talweg.records", "uvloop"}),
+        (["topic", "--help"], {"talweg.client", "talweg.http", "talweg.records", "uvloop"}),
+        (["topic", "list"], set()),
+    ],
+)
+def test_a_command_loads_no_more_than_it_needs(
+    cluster: LocalCluster, arguments: list[str], unwanted: set[str]
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LOADED, *arguments],
+        capture_output=True,
+        text=True,
+        env=clean_environment(TALWEG_URL=cluster.url),
+        timeout=SECONDS_MAX,
+        check=True,
+    )
+    loaded = set(ended.stderr.split("loaded:")[1].split())
+    servers = {"talweg.broker", "talweg.manager", "talweg.storage", "talweg.raft", "sqlalchemy", "uvicorn"}
+    assert not loaded & (unwanted | servers | {"pyspark", "nicegui", "pandas"})
+    if unwanted:
+        assert not loaded & {"pyarrow", "numpy"}
+
+
+def complete(cluster_url: str, words: str) -> list[str]:
+    ended = run(
+        environment={
+            "TALWEG_URL": cluster_url,
+            "_TALWEG_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+            "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
+        },
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.split()
+
+
+def test_shells_complete_topics_brokers_and_commands(cluster: LocalCluster, topic: str) -> None:
+    assert topic in complete(cluster.url, f"talweg topic describe {topic[:3]}")
+    assert complete(cluster.url, "talweg topic cons") == ["consume"]
+    assert complete(cluster.url, "talweg broker activate ") == ["0", "1", "2"]
+
+
+def test_a_shell_does_not_wait_for_a_cluster_that_is_silent(cluster: LocalCluster) -> None:
+    cluster.pause("primary")
+    assert complete(cluster.url, "talweg topic describe ") == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_of_a_shell_is_printed(shell: str) -> None:
+    shown = run(
+        "--show-completion",
+        shell,
+        environment={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+    )
+    assert shown.returncode == 0
+    assert "_TALWEG_COMPLETE" in shown.stdout
+
+
+def test_a_broker_still_starts_by_its_flags_alone(tmp_path: Path) -> None:
+    flags = ("--port", "0", "--peer-port", "0", "--data", str(tmp_path), "--managers", "http://127.0.0.1:1")
+    with running("broker", *flags) as broker:
+        broker.wait_for_line("talweg broker ready at http://")
+        broker.send(signal.SIGTERM)
+        assert broker.wait() == 0
