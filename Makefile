@@ -44,6 +44,10 @@ check: environment ## ruff (rules and formatting) and mypy (strict)
 simulate: environment ## whole clusters on virtual time: SEEDS=n of them, from seed FIRST=s on, on all cores
 	@$(RUN) -m talweg.testing.simulate --seeds $(SEEDS) --first $(FIRST) $(ARGS)
 
+.PHONY: chaos
+chaos: environment ## a million messages while servers die at random (ARGS="--messages n --seconds s --seed n")
+	@$(RUN) -m talweg.testing.chaos $(ARGS)
+
 .PHONY: bench
 bench: ## measure, print the table, write it to docs/benchmarks.md
 	@tools/prepare --extras dev,bench

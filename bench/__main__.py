@@ -20,6 +20,7 @@ from rich.console import Console
 
 from bench import (
     batches,
+    consuming,
     document,
     entries,
     gaps,
@@ -27,8 +28,10 @@ from bench import (
     machine,
     plain,
     records,
+    sending,
     simulation,
     slow_follower,
+    spark,
     store,
 )
 from bench.document import Report, Section
@@ -61,7 +64,10 @@ BENCHMARKS = {
     "simulation": _benchmark("Simulation", simulation),
     "plain": _benchmark("Single messages, plain API", plain),
     "batches": _benchmark("Batches, straight to leaders", batches),
+    "sending": _benchmark("Sending with the client library", sending),
+    "consuming": _benchmark("Consuming with the client library", consuming),
     "gaps": _benchmark("Write gaps", gaps),
+    "spark": _benchmark("Spark", spark),
 }
 
 

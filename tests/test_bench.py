@@ -26,6 +26,7 @@ from bench import (
     machine,
     plain,
     records,
+    sending,
     simulation,
     slow_follower,
     store,
@@ -93,6 +94,22 @@ def test_memory_is_sampled_while_a_follower_is_down_and_while_it_catches_up(scen
     found = rows(iter(results))
     assert found["Pushed while a follower is down"].value > 0
     assert found["Memory while it catches up: returning follower, highest"].value > 1
+
+
+def test_what_is_sent_is_acknowledged_and_compared_with_confluent_kafka_where_that_is_installed(
+    scene: Scene,
+) -> None:
+    results = list(sending.run(scene, sending.Sizes(2, rounds=1, warm_seconds=0.1, seconds=0.3)))
+    found = rows(iter(results))
+    assert found["Producer.send"].value > 0
+    assert found["Producer.send_many against send"].required == Bound(at_least=3)
+    assert found["Producer.send_arrow against send"].required == Bound(at_least=10)
+    ratio = "Producer.send, acknowledged, against confluent-kafka's produce(), accepted"
+    if importlib.util.find_spec("confluent_kafka") is None:
+        assert [each.what for each in results if isinstance(each, Missing)] == ["confluent-kafka"]
+    else:
+        assert found[ratio].required == Bound(at_least=0.5)
+    assert list(scene.directory.iterdir()) == [], "each measurement cleans up after itself"
 
 
 def test_records_and_simulation_are_timed(scene: Scene) -> None:
