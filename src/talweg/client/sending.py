@@ -17,6 +17,7 @@ from talweg.client.delivery import moment
 from talweg.client.draft import Draft
 from talweg.client.gathered import Gathered, Lane, Lanes
 from talweg.client.gathering import Gathering
+from talweg.client.heartbeats import Heartbeats
 from talweg.client.producer_settings import ProducerSettings
 from talweg.client.writing import FRAMES_MAX, Identity, Writing
 from talweg.errors import Internal, TopicNotFound, Unavailable
@@ -50,6 +51,7 @@ class Sending:
         self._writing = Writing(cluster, settings, self.gathering, self._identity, failed)
         self._cluster = cluster
         self._settings = settings
+        self._heartbeats = Heartbeats(cluster, self._producers)
         self._registering: dict[str, asyncio.Task[Lanes]] = {}
         self._encoders: ThreadPoolExecutor | None = None
         self._marking: asyncio.TimerHandle | None = None
@@ -73,7 +75,12 @@ class Sending:
         lanes = Lanes(topic, identity.incarnation, identity.partitions, identity.producer_id)
         with self.gathering.lock:
             self.gathering.topics[topic] = lanes
+        self._heartbeats.start()
         return lanes
+
+    def _producers(self) -> set[int]:
+        with self.gathering.lock:
+            return {lane.producer_id for lane in self.gathering.lanes() if lane.producer_id is not None}
 
     def _registered(self, topic: str, task: asyncio.Task[Lanes]) -> None:
         del self._registering[topic]
@@ -258,6 +265,7 @@ class Sending:
     async def close(self) -> None:
         """Stop; what is not delivered is given up."""
         self._closed = True
+        await self._heartbeats.stop()
         lanes = list(self.gathering.lanes())
         tasks = [lane.task for lane in lanes if lane.task is not None] + list(self._registering.values())
         for task in tasks:
