@@ -1,0 +1,141 @@
+"""Transactions over several partitions, as a client sees them: one decision, then publishing.
+
+What was staged (see `staging`) is invisible. `finish` takes the decision, one entry of a replicated log, and
+publishes what it names. Whoever comes later with the same name finds that decision: it publishes what is left
+of it, and what it staged itself is dropped. Everything here may be done again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from talweg.client.cluster import Cluster
+from talweg.errors import NotFound, StageDecided, StageNotFound
+from talweg.protocol.transactions import (
+    DECISION_STAGES_MAX,
+    TRANSACTIONS,
+    Complete,
+    Decide,
+    Decided,
+    DecisionAnswer,
+    StageRef,
+    TransactionsReady,
+    decision_partition,
+)
+
+_AT_ONCE: Final = 64  # stages that are published, or discarded
+_PUBLISH_SECONDS_MAX: Final = 30.0  # for one answer: it is given when all of a stage is published
+_logger: Final = logging.getLogger("talweg.transactions")
+
+A = TypeVar("A")
+
+
+class Transactions:
+    """Decides and publishes. Lives in the event loop of its cluster."""
+
+    def __init__(self, cluster: Cluster, *, seconds_max: float) -> None:
+        self._cluster = cluster
+        self._seconds_max = seconds_max  # for each thing that is asked, all its attempts together
+        self._partitions: int | None = None  # of the internal topic
+
+    async def decision(self, name: str) -> DecisionAnswer:
+        """The decision on a transaction, if there is one."""
+        return await self._ask(name, "GET", f"?transaction={quote(name, safe='')}", DecisionAnswer)
+
+    async def decide(self, name: str, stages: Iterable[StageRef]) -> Decided:
+        """Decide on these stages, unless it was decided already; the decision that holds.
+
+        Raises StageExpired when one of them waited for too long: then nothing was decided.
+        """
+        return await self._ask(name, "POST", "", Decided, Decide(transaction=name, stages=list(stages)))
+
+    async def complete(self, name: str) -> None:
+        """All of it is published: nobody needs to know the stages any more."""
+        await self._ask(name, "POST", "/complete", dict[str, object], Complete(transactions=[name]))
+
+    async def publish(self, stages: Iterable[StageRef]) -> None:
+        """Publish stages that were decided on; what is published already is passed over."""
+        await self._for_each(stages, self._publish)
+
+    async def discard(self, stages: Iterable[StageRef]) -> None:
+        """Drop stages, but not those that were decided on."""
+        await self._for_each(stages, self._discard)
+
+    async def finish(self, name: str, stages: Iterable[StageRef]) -> bool:
+        """Decide and publish; whether these stages are those that were. Others of them are dropped."""
+        ours = list(stages)
+        assert len(ours) <= DECISION_STAGES_MAX, f"{len(ours)} stages"
+        held = await self.decide(name, ours)
+        if not held.completed:
+            await self.publish(held.stages)
+            await self.complete(name)
+        if not held.ours:
+            await self.discard(ours)
+        return held.ours
+
+    async def roll_forward(self, name: str) -> bool:
+        """Publish what is left of a transaction that was decided on; false if it was not."""
+        held = await self.decision(name)
+        if held.decided and not held.completed:
+            await self.publish(held.stages)
+            await self.complete(name)
+        return held.decided
+
+    async def _for_each(self, stages: Iterable[StageRef], do: Callable[[StageRef], Awaitable[None]]) -> None:
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(stage: StageRef) -> None:
+            async with room:
+                await do(stage)
+
+        # All are tried, whatever becomes of one of them: what is done need not be done again.
+        for error in await asyncio.gather(*map(one, stages), return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def _publish(self, stage: StageRef) -> None:
+        try:
+            await self._ask_stage(stage, "publish")
+        except StageNotFound:
+            pass  # long ago: what is decided on is only ever published
+        except NotFound as error:  # the topic: nobody could read it any more
+            _logger.warning("what was staged in topic %s is gone with it: %s", stage.topic, error)
+
+    async def _discard(self, stage: StageRef) -> None:
+        with suppress(StageDecided, NotFound):  # it counts, or is gone already
+            await self._ask_stage(stage, "discard")
+
+    async def _ask_stage(self, stage: StageRef, what: str) -> None:
+        await self._cluster.topic(stage.topic, seconds_max=self._seconds_max)
+        await self._cluster.ask_leader(
+            stage.topic,
+            stage.partition,
+            "POST",
+            f"/stages/{stage.stage}/{what}",
+            seconds_max=self._seconds_max,
+            attempt_seconds_max=_PUBLISH_SECONDS_MAX,
+        )
+
+    async def _ask(
+        self, name: str, method: str, path: str, answer: type[A], body: msgspec.Struct | None = None
+    ) -> A:
+        if self._partitions is None:
+            ready = await self._cluster.ask_manager(
+                "POST", "/v1/transactions", TransactionsReady, seconds_max=self._seconds_max
+            )
+            self._partitions = ready.partitions
+        await self._cluster.topic(TRANSACTIONS, seconds_max=self._seconds_max)
+        got = await self._cluster.ask_leader(
+            TRANSACTIONS,
+            decision_partition(name, self._partitions),
+            method,
+            f"/decisions{path}",
+            None if body is None else msgspec.json.encode(body),
+            seconds_max=self._seconds_max,
+        )
+        return msgspec.json.decode(got.body, type=answer)

@@ -1,0 +1,55 @@
+"""How far a streaming query has read, as Spark keeps it in a checkpoint: JSON that looks like Kafka's.
+
+    {"logs": {"incarnation": 7, "partitions": {"0": 1200, "1": 1187}}}
+
+The incarnation is the topic's: one that was deleted and made again is another topic, with other messages at
+the same offsets.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from talweg.errors import InvalidSetting
+
+
+class TopicPositions(msgspec.Struct, frozen=True):
+    """In one topic."""
+
+    incarnation: int
+    partitions: dict[int, int]  # the first offset that was not read, of each
+
+    def group(self, partition: int) -> int:
+        """The incarnation of a partition's group."""
+        return self.incarnation + partition
+
+
+Positions = Mapping[str, TopicPositions]
+
+
+def to_json(positions: Positions) -> dict[str, Any]:
+    """Always in the same order: Spark compares the text."""
+    return {
+        topic: {
+            "incarnation": positions[topic].incarnation,
+            "partitions": {
+                str(number): offset for number, offset in sorted(positions[topic].partitions.items())
+            },
+        }
+        for topic in sorted(positions)
+    }
+
+
+def from_json(found: Mapping[str, Any]) -> dict[str, TopicPositions]:
+    """What a checkpoint says; raises InvalidSetting for one that is not of ours."""
+    try:
+        return {
+            topic: TopicPositions(
+                int(each["incarnation"]),
+                {int(number): int(offset) for number, offset in each["partitions"].items()},
+            )
+            for topic, each in found.items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise InvalidSetting(f"the checkpoint is not one of a talweg source: it says {found}") from None

@@ -1,0 +1,294 @@
+"""Streaming reading: micro-batch after micro-batch, from where the checkpoint says.
+
+Spark keeps how far a query has come; nothing here is needed to know it. This object lives in a process on the
+driver for as long as the query runs, and a copy of it in every task.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from talweg.client.partition_log import Ends, PartitionLogs, Stretch
+from talweg.errors import TalwegError
+from talweg.spark.connection import logs_of
+from talweg.spark.options import ReadOptions
+from talweg.spark.planning import Chosen, Losses, choose, ends_of, positions_at, stretches
+from talweg.spark.positions import Positions, TopicPositions, from_json, to_json
+from talweg.spark.reading import StretchPartition, read_stretch
+from talweg.spark.shares import share, split
+
+_logger: Final = logging.getLogger("talweg.spark")
+_COMMIT_SECONDS_MAX: Final = (
+    5.0  # for a group's positions: they are for people to see, nothing waits for them
+)
+
+Place = tuple[str, int]
+
+
+class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Of one query."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._losses = Losses(fail=options.fail_on_data_loss)
+        self._target: Positions | None = None  # with availableNow: where it ends
+        self._latest: dict[str, Any] | None = None  # all there was when we looked last
+        self._known: tuple[dict[str, Any], dict[str, dict[int, Ends]]] | None = (
+            None  # an end given out, and the ends then
+        )
+        self._triggered_at: float | None = None  # when a batch last had anything
+        self._committed: dict[str, Any] | None = None  # by the group
+
+    @property
+    def _logs(self) -> PartitionLogs:
+        connect = self._options.connect
+        return logs_of(connect.servers, connect.seconds_max)
+
+    # Where it begins and ends
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a query without a checkpoint begins."""
+        topics = choose(self._logs, self._options.selection)
+        ends = ends_of(self._logs, topics)
+        options = self._options
+        begin = positions_at(
+            self._logs,
+            topics,
+            ends,
+            options.starting or "latest",
+            timestamp=options.starting_timestamp,
+            option="startingOffsets",
+        )
+        return to_json(begin)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """What is there now is what will be read."""
+        topics = choose(self._logs, self._options.selection)
+        self._target = _behind(topics, ends_of(self._logs, topics))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """One that stands for all that are set: Spark knows one at a time."""
+        options = self._options
+        if options.rows_max is not None:
+            return ReadMaxRows(options.rows_max)
+        if options.bytes_max is not None:
+            return ReadMaxBytes(options.bytes_max)
+        return ReadAllAvailable() if options.rows_min is None else ReadMinRows(options.rows_min)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where the next micro-batch ends; where it starts if there is nothing to read, or not enough."""
+        self._commit_group(start)  # everything before it is done
+        before = from_json(start)
+        topics = choose(self._logs, self._options.selection)
+        ends = ends_of(self._logs, topics)
+        behind = _behind(topics, ends)
+        self._latest = to_json(behind)
+        if self._target is not None:
+            behind = _until(behind, self._target)
+        begin = self._begin(before, behind, ends)
+        found = stretches(begin, behind, ends, self._losses)
+        end = self._limited(begin, behind, found, limit)
+        answer = start if end is None else to_json(end)
+        self._known = (answer, ends)
+        return answer
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """What a query's progress shows as the newest."""
+        return self._latest
+
+    def _begin(
+        self, before: Positions, behind: Positions, ends: Mapping[str, Mapping[int, Ends]]
+    ) -> dict[str, TopicPositions]:
+        """Where each partition of `behind` is read from: where it was left, or its start if it is new."""
+        for name in before:
+            if name not in behind:
+                self._losses.tell(f"topic {name} is gone, and what was not read of it")
+        made = {}
+        for name, topic in behind.items():
+            known = before.get(name)
+            if known is not None and known.incarnation != topic.incarnation:
+                self._losses.tell(f"topic {name} was deleted and made again: what was not read of it is lost")
+                known = None
+            offsets = {}
+            for number, end in topic.partitions.items():
+                start = ends[name][number].start_offset
+                offset = start if known is None else known.partitions.get(number, start)
+                if offset > end and self._target is None:
+                    self._losses.tell(
+                        f"partition {number} of topic {name} ends at offset {end}, and was read to {offset}: "
+                        "its messages between them are lost"
+                    )
+                    offset = end
+                offsets[number] = offset
+            new = [] if known is None else sorted(set(topic.partitions) - set(known.partitions))
+            if known is None or new:
+                what = f"topic {name}" if known is None else f"partitions {new} of topic {name}"
+                _logger.info("%s is read from its start: it is new to this query", what)
+            made[name] = TopicPositions(topic.incarnation, offsets)
+        return made
+
+    # Limits
+
+    def _limited(
+        self, begin: Positions, behind: Positions, found: list[Stretch], limit: ReadLimit
+    ) -> dict[str, TopicPositions] | None:
+        """How far to go this time; None: not at all, there is not enough yet."""
+        rows: dict[Place, int] = {(each.topic, each.partition): len(each) for each in found if len(each) > 0}
+        starts: dict[Place, int] = {(each.topic, each.partition): each.begin for each in found}
+        options = self._options
+        if not isinstance(limit, ReadAllAvailable):  # that one overrules the options
+            if self._is_too_early(sum(rows.values())):
+                return None
+            if options.rows_max is not None:
+                rows = share(options.rows_max, rows)
+            if options.bytes_max is not None:
+                rows = self._share_bytes(options.bytes_max, rows, found)
+        if sum(rows.values()):
+            self._triggered_at = time.monotonic()
+        return {
+            name: TopicPositions(
+                topic.incarnation,
+                {
+                    number: max(
+                        starts[name, number] + rows.get((name, number), 0), begin[name].partitions[number]
+                    )
+                    for number in topic.partitions
+                },
+            )
+            for name, topic in behind.items()
+        }
+
+    def _is_too_early(self, rows: int) -> bool:
+        options = self._options
+        if options.rows_min is None or rows >= options.rows_min or self._target is not None:
+            return False
+        now = time.monotonic()
+        if self._triggered_at is None:
+            self._triggered_at = now
+        return now - self._triggered_at < options.trigger_delay_seconds_max
+
+    def _share_bytes(self, limit: int, rows: Mapping[Place, int], found: list[Stretch]) -> dict[Place, int]:
+        """Rows whose bytes are about the limit, by the length of the messages that come next."""
+        by_place = {(each.topic, each.partition): each for each in found}
+        lengths = {place: self._logs.message_bytes(by_place[place]) for place, count in rows.items() if count}
+        wanted = {place: max(round(rows[place] * length), 1) for place, length in lengths.items()}
+        if sum(wanted.values()) <= limit:
+            return dict(rows)
+        shares = share(limit, wanted)
+        made = {place: min(int(shares[place] / lengths[place]), rows[place]) for place in wanted}
+        if not any(made.values()) and made:
+            made[max(wanted, key=lambda place: wanted[place])] = 1  # else a long message would stop the query
+        return made
+
+    # Tasks
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """A task for each partition that has anything to read, or more (`minPartitions`)."""
+        before, behind = from_json(start), from_json(end)
+        if self._known is not None and self._known[0] == end:
+            ends = self._known[1]
+        else:  # a batch of the checkpoint, which is done again
+            behind = self._still_there(behind)
+            ends = ends_of(
+                self._logs,
+                {name: Chosen(each.incarnation, tuple(each.partitions)) for name, each in behind.items()},
+            )
+        begin = {
+            name: TopicPositions(
+                topic.incarnation,
+                {
+                    number: _start_of(before.get(name), topic, number, ends[name][number])
+                    for number in topic.partitions
+                },
+            )
+            for name, topic in behind.items()
+        }
+        found = stretches(begin, behind, ends, self._losses)
+        return [StretchPartition(stretch) for stretch in split(found, self._options.min_partitions)]
+
+    def _still_there(self, behind: Positions) -> dict[str, TopicPositions]:
+        there = choose(self._logs, self._options.selection)
+        kept = {}
+        for name, topic in behind.items():
+            chosen = there.get(name)
+            if chosen is None or chosen.incarnation != topic.incarnation:
+                self._losses.tell(
+                    f"topic {name} was deleted, and what the checkpoint says is still to be read"
+                )
+            else:
+                kept[name] = topic
+        return kept
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """In a task."""
+        options = self._options
+        return read_stretch(
+            partition, self._schema, options.connect, fail_on_data_loss=options.fail_on_data_loss
+        )
+
+    # The group
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark says so one batch late, and of the last one never; `latestOffset` knows better."""
+        self._commit_group(end)
+
+    def _commit_group(self, done: dict[str, Any]) -> None:
+        """Show how far the query has come. Nothing rests on it, so what goes wrong is only said."""
+        group = self._options.group
+        if group is None or self._committed == done:
+            return
+        self._committed = done
+        for name, topic in from_json(done).items():
+            try:
+                self._logs.commit(group, name, topic.partitions, seconds_max=_COMMIT_SECONDS_MAX)
+            except TalwegError as error:
+                _logger.warning(
+                    "the progress of group %s in topic %s cannot be shown: %s", group, name, error
+                )
+
+
+def _behind(
+    topics: Mapping[str, Chosen], ends: Mapping[str, Mapping[int, Ends]]
+) -> dict[str, TopicPositions]:
+    return {
+        name: TopicPositions(
+            chosen.incarnation, {number: ends[name][number].next_offset for number in chosen.partitions}
+        )
+        for name, chosen in topics.items()
+    }
+
+
+def _until(behind: Positions, target: Positions) -> dict[str, TopicPositions]:
+    """No further than the target, and nothing that was not there then."""
+    return {
+        name: TopicPositions(
+            topic.incarnation,
+            {
+                number: min(offset, target[name].partitions[number])
+                for number, offset in topic.partitions.items()
+                if number in target[name].partitions
+            },
+        )
+        for name, topic in behind.items()
+        if name in target
+    }
+
+
+def _start_of(before: TopicPositions | None, topic: TopicPositions, number: int, ends: Ends) -> int:
+    """Where a partition is read from; one that is new to the query, or another one, from its start."""
+    if before is None or before.incarnation != topic.incarnation:
+        return ends.start_offset
+    return before.partitions.get(number, ends.start_offset)

@@ -1,0 +1,156 @@
+"""What tests over Spark do again and again: topics with messages in them, and queries over those."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.streaming.query import StreamingQuery
+
+from talweg.client.partition_log import PartitionLogs
+from talweg.records import encode_values
+from talweg.spark import TalwegSource
+from talweg.spark.stream_reader import TalwegStreamReader
+from talweg.testing.cluster import LocalCluster
+from talweg.testing.processes import wait_until
+
+FRAMES = "application/vnd.talweg.frames"
+BEGIN = 1_700_000_000_000_000  # the timestamp of the first message, in microseconds
+
+
+class Scene:
+    def __init__(
+        self, session: Callable[[], SparkSession], cluster: LocalCluster, topic: str, directory: Path
+    ) -> None:
+        self._session = session
+        self.cluster = cluster
+        self.topic = topic
+        self.directory = directory
+        self.logs = PartitionLogs(cluster.servers, seconds_max=30)
+        self._queries: list[StreamingQuery] = []
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """Started when it is first wanted: many tests ask the source what Spark would ask."""
+        return self._session()
+
+    def close(self) -> None:
+        for query in self._queries:
+            with contextlib.suppress(Exception):
+                query.stop()
+        self.logs.close()
+
+    # Topics
+
+    def create(self, partitions: int = 2, topic: str | None = None, **settings: int) -> None:
+        with self.cluster.ask() as manager:
+            manager.post("/topics", name=topic or self.topic, partitions=partitions, **settings)
+
+    def delete(self, topic: str | None = None) -> None:
+        with self.cluster.ask() as manager:
+            manager.delete(f"/topics/{topic or self.topic}")
+
+    def send(
+        self, partition: int, values: Sequence[bytes | None], topic: str | None = None, **columns: Any
+    ) -> None:
+        """One batch, straight to the leader."""
+        columns.setdefault("timestamp", BEGIN)
+        frame = encode_values(values, **columns)
+
+        async def ask() -> None:
+            await self.logs.cluster.fresh_topic(topic or self.topic, seconds_max=30)
+            await self.logs.cluster.ask_leader(
+                topic or self.topic, partition, "POST", "/records", frame, media_type=FRAMES, seconds_max=30
+            )
+
+        self.logs.background.run(ask())
+
+    def fill(
+        self, count: int, partitions: int = 2, batch: int = 100, topic: str | None = None
+    ) -> list[bytes]:
+        """Create the topic, and send so many numbered messages in batches; returns them all."""
+        self.create(partitions, topic)
+        return self.more(0, count, partitions, batch, topic)
+
+    def more(
+        self, first: int, count: int, partitions: int = 2, batch: int = 100, topic: str | None = None
+    ) -> list[bytes]:
+        values = [b"message %d" % number for number in range(first, first + count)]
+        for turn, begin in enumerate(range(0, count, batch)):
+            self.send(turn % partitions, values[begin : begin + batch], topic)
+        return values
+
+    def wait_for_retention(self, partition: int, *, beyond: int = 0) -> int:
+        """Send until retention has dropped something; returns the first offset that is kept."""
+        starts: list[int] = []
+
+        def dropped() -> bool:
+            self.send(partition, [b"x" * 50_000] * 4, codec=0)
+            starts.append(self.logs.ends(self.topic, [partition])[partition].start_offset)
+            return starts[-1] > beyond
+
+        wait_until(dropped, "retention to drop something", 30)
+        return starts[-1]
+
+    # Queries
+
+    def read(self, schema: str | None = None, **options: Any) -> DataFrame:
+        reader = self.spark.read.format("talweg").options(**self._options(options))
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    def stream(self, schema: str | None = None, **options: Any) -> DataFrame:
+        reader = self.spark.readStream.format("talweg").options(
+            **({"startingOffsets": "earliest"} | self._options(options))
+        )
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    def reader(self, **options: Any) -> DataSourceReader:
+        """What Spark would make of a batch query, without Spark."""
+        texts = {name: str(value) for name, value in self._options(options).items()}
+        source = TalwegSource(texts)
+        return source.reader(source.schema())
+
+    def stream_reader(self, **options: Any) -> TalwegStreamReader:
+        """What Spark would make of a streaming query, without Spark."""
+        texts = {name: str(value) for name, value in self._options(options).items()}
+        source = TalwegSource({"startingOffsets": "earliest"} | texts)
+        reader = source.streamReader(source.schema())
+        assert isinstance(reader, TalwegStreamReader)
+        return reader
+
+    def _options(self, options: dict[str, Any]) -> dict[str, Any]:
+        given = {"servers": self.cluster.servers} | options
+        if not {"subscribe", "subscribePattern", "assign"} & options.keys():
+            given["subscribe"] = self.topic
+        return given
+
+    def run(self, stream: DataFrame, name: str = "out") -> StreamingQuery:
+        """Run a streaming query to the end of what is there, into files; a second time goes on."""
+        query = self.start(stream, name, availableNow=True)
+        query.awaitTermination(120)
+        assert not query.isActive
+        return query
+
+    def start(self, stream: DataFrame, name: str = "out", **trigger: Any) -> StreamingQuery:
+        writer = stream.writeStream.format("parquet").option("path", str(self.directory / name))
+        writer = writer.option("checkpointLocation", str(self.directory / f"{name}-checkpoint"))
+        query = (writer.trigger(**trigger) if trigger else writer).start()
+        self._queries.append(query)
+        return query
+
+    def written(self, name: str = "out") -> list[bytes]:
+        """The values that a streaming query has written, sorted."""
+        frame = self.spark.read.parquet(str(self.directory / name))
+        return sorted(bytes(row.value) for row in frame.select("value").collect())
+
+
+def values_of(frame: DataFrame) -> list[bytes]:
+    return sorted(bytes(row.value) for row in frame.select("value").collect())
+
+
+def batches_of(query: StreamingQuery) -> list[int]:
+    """How many rows each micro-batch had, those without any left out."""
+    return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]

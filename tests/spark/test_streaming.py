@@ -1,0 +1,252 @@
+"""Streaming reading over a real Spark and a real cluster: checkpoints, limits, losses, visible progress."""
+
+import json
+import threading
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+
+from spark.scene import Scene, batches_of
+from talweg.errors import OffsetOutOfRange, TalwegError
+from talweg.spark.reading import StretchPartition
+from talweg.testing.processes import wait_until
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def read(partitions: Any) -> list[tuple[str, int, int, int]]:
+    """What tasks would read."""
+    found = [each.stretch for each in partitions if isinstance(each, StretchPartition)]
+    return sorted((each.topic, each.partition, each.begin, each.end) for each in found)
+
+
+def ends(offset: dict[str, Any]) -> dict[str, int]:
+    return {
+        f"{topic}-{partition}": end
+        for topic, each in offset.items()
+        for partition, end in each["partitions"].items()
+    }
+
+
+def test_a_query_goes_on_where_its_checkpoint_says(scene: Scene) -> None:
+    sent = scene.fill(500)
+    query = scene.run(scene.stream())
+    assert scene.written() == sorted(sent)
+    assert batches_of(query) == [500]
+    sent += scene.more(500, 300)
+    assert batches_of(scene.run(scene.stream())) == [300]
+    assert scene.written() == sorted(sent)
+    progress = query.lastProgress
+    assert progress is not None
+    end = json.loads(progress.sources[0].endOffset)
+    assert end[scene.topic]["partitions"] == {"0": 300, "1": 200}
+
+
+def test_rows_of_a_batch_are_limited_even_when_a_leader_dies(scene: Scene) -> None:
+    sent = scene.fill(1000, partitions=3, batch=50)
+    query = scene.start(scene.stream(maxOffsetsPerTrigger=90), availableNow=True)
+    wait_until(lambda: len(batches_of(query)) >= 2, "two batches", 60)
+    scene.cluster.kill_leader(scene.topic, 1)
+    query.awaitTermination(120)
+    assert not query.isActive
+    assert sum(batches_of(query)) == 1000
+    assert max(batches_of(query)) == 90
+    assert scene.written() == sorted(sent)
+
+
+def test_bytes_of_a_batch_are_limited_about(scene: Scene) -> None:
+    scene.create(partitions=2)
+    for partition in range(2):
+        scene.send(partition, [b"x" * 1000] * 400)
+    reader = scene.stream_reader(maxBytesPerTrigger=100_000)
+    assert reader.getDefaultReadLimit() == ReadMaxBytes(100_000)
+    start, batches = reader.initialOffset(), []
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        batches.append(sum(ends(end).values()) - sum(ends(start).values()))
+        start = end
+    assert sum(batches) == 800
+    assert all(90 <= count <= 100 for count in batches[:-1])
+
+
+def test_a_message_longer_than_the_limit_does_not_stop_a_query(scene: Scene) -> None:
+    scene.create(partitions=1)
+    scene.send(0, [b"x" * 10_000] * 3)
+    reader = scene.stream_reader(maxBytesPerTrigger=100)
+    end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    assert ends(end) == {f"{scene.topic}-0": 1}
+
+
+def test_a_batch_waits_for_enough_rows_but_not_for_ever(scene: Scene) -> None:
+    scene.fill(10, partitions=1)
+    reader = scene.stream_reader(minOffsetsPerTrigger=11, maxTriggerDelay="1h")
+    start = reader.initialOffset()
+    assert reader.getDefaultReadLimit() == ReadMinRows(11)
+    assert reader.latestOffset(start, ReadMinRows(11)) == start
+    assert reader.partitions(start, start) == []
+    scene.more(10, 1, partitions=1)
+    assert ends(reader.latestOffset(start, ReadMinRows(11))) == {f"{scene.topic}-0": 11}
+
+    impatient = scene.stream_reader(minOffsetsPerTrigger=1000, maxTriggerDelay="200ms")
+    assert impatient.latestOffset(start, ReadMinRows(1000)) == start
+    wait_until(lambda: impatient.latestOffset(start, ReadMinRows(1000)) != start, "the delay to pass", 20)
+
+    now = scene.stream_reader(minOffsetsPerTrigger=1000, maxTriggerDelay="1h")
+    now.prepareForTriggerAvailableNow()
+    assert now.latestOffset(start, ReadMinRows(1000)) != start  # else it would never end
+
+
+def test_spark_may_overrule_limits(scene: Scene) -> None:
+    scene.fill(100, partitions=1)
+    reader = scene.stream_reader(maxOffsetsPerTrigger=30)
+    start = reader.initialOffset()
+    assert ends(reader.latestOffset(start, ReadMaxRows(30))) == {f"{scene.topic}-0": 30}
+    assert ends(reader.latestOffset(start, ReadAllAvailable())) == {f"{scene.topic}-0": 100}
+    assert reader.reportLatestOffset() == reader.latestOffset(start, ReadAllAvailable())
+
+
+def test_available_now_ends_with_what_was_there_when_it_began(scene: Scene) -> None:
+    scene.fill(100, partitions=1)
+    reader = scene.stream_reader(maxOffsetsPerTrigger=60)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    scene.more(100, 100, partitions=1)
+    first = reader.latestOffset(start, ReadMaxRows(60))
+    second = reader.latestOffset(first, ReadMaxRows(60))
+    assert ends(second) == {f"{scene.topic}-0": 100}
+    assert reader.latestOffset(second, ReadMaxRows(60)) == second
+
+
+def test_a_stream_starts_with_what_comes_unless_told_otherwise(scene: Scene) -> None:
+    scene.fill(100, partitions=1)
+    latest = scene.stream_reader(startingOffsets="latest").initialOffset()
+    assert ends(latest) == {f"{scene.topic}-0": 100}
+    assert latest[scene.topic]["incarnation"] == scene.logs.topic(scene.topic).incarnation
+    named = scene.stream_reader(startingOffsets=json.dumps({scene.topic: {"0": 7}})).initialOffset()
+    assert ends(named) == {f"{scene.topic}-0": 7}
+
+
+def test_tasks_are_split_in_streams_too(scene: Scene) -> None:
+    scene.fill(100, partitions=1)
+    reader = scene.stream_reader(minPartitions=4)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert read(reader.partitions(start, end)) == [
+        (scene.topic, 0, begin, begin + 25) for begin in (0, 25, 50, 75)
+    ]
+
+
+def test_a_topic_that_comes_to_match_is_read_from_its_start(scene: Scene) -> None:
+    one, two = f"{scene.topic}-one", f"{scene.topic}-two"
+    scene.fill(10, partitions=1, topic=one)
+    reader = scene.stream_reader(subscribePattern=f"{scene.topic}-.*", startingOffsets="latest")
+    start = reader.initialOffset()
+    scene.fill(5, partitions=1, topic=two)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert read(reader.partitions(start, end)) == [(two, 0, 0, 5)]
+    # The same batch once more, by a query that comes back.
+    again = scene.stream_reader(subscribePattern=f"{scene.topic}-.*")
+    assert read(again.partitions(start, end)) == [(two, 0, 0, 5)]
+
+
+def test_what_retention_took_fails_a_query_with_the_range_or_is_said(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.create(partitions=1, retention_bytes=1 << 20)
+    scene.send(0, [b"first"] * 5)
+    start = scene.stream_reader().initialOffset()
+    first = scene.wait_for_retention(0, beyond=5)
+    with pytest.raises(OffsetOutOfRange, match=r"offsets 0 to \d+ \(not included\) of partition 0 of topic"):
+        scene.stream_reader().latestOffset(start, ReadAllAvailable())
+    reader = scene.stream_reader(failOnDataLoss=False)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    [(_, _, begin, _)] = read(reader.partitions(start, end))
+    assert begin >= first
+    assert "are lost" in caplog.text
+    assert "failOnDataLoss is false" in caplog.text
+
+
+def test_a_query_that_retention_overtook_fails_and_goes_on_when_told_to(scene: Scene) -> None:
+    scene.create(partitions=1, retention_bytes=1 << 20)
+    scene.send(0, [b"first"])
+    scene.run(scene.stream())
+    scene.wait_for_retention(0, beyond=1)
+    with pytest.raises(PySparkException, match="are lost: retention dropped them before they were read"):
+        scene.run(scene.stream())
+    scene.run(scene.stream(failOnDataLoss=False))
+    assert len(scene.written()) > 1
+
+
+def test_a_topic_made_again_fails_a_query_or_is_read_from_its_start(scene: Scene) -> None:
+    scene.fill(100, partitions=1)
+    before = scene.stream_reader()
+    start = before.initialOffset()
+    middle = before.latestOffset(start, ReadAllAvailable())
+    scene.delete()
+    scene.fill(40, partitions=1)
+    with pytest.raises(OffsetOutOfRange, match="was deleted and made again"):
+        scene.stream_reader().latestOffset(middle, ReadAllAvailable())
+    with pytest.raises(OffsetOutOfRange, match="was deleted"):
+        scene.stream_reader().partitions(start, middle)
+    reader = scene.stream_reader(failOnDataLoss=False)
+    assert read(reader.partitions(start, middle)) == []
+    end = reader.latestOffset(middle, ReadAllAvailable())
+    assert read(reader.partitions(middle, end)) == [(scene.topic, 0, 0, 40)]
+
+
+def test_a_topic_that_is_gone_is_said(scene: Scene) -> None:
+    scene.fill(10, partitions=1)
+    reader = scene.stream_reader(subscribePattern=scene.topic)
+    start = reader.initialOffset()
+    scene.delete()
+    with pytest.raises(OffsetOutOfRange, match=f"topic {scene.topic} is gone"):
+        reader.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(TalwegError, match="option subscribe: there is no topic"):
+        scene.stream_reader().latestOffset(start, ReadAllAvailable())
+
+
+def test_a_checkpoint_of_another_source_is_refused(scene: Scene) -> None:
+    scene.fill(10, partitions=1)
+    with pytest.raises(TalwegError, match="not one of a talweg source"):
+        scene.stream_reader().latestOffset({"logs": {"0": 5}}, ReadAllAvailable())
+
+
+def positions(scene: Scene, group: str) -> dict[int, int | None]:
+    """What brokers say of a group, as /size and the tools read it."""
+    found: dict[int, int | None] = {}
+    for name in scene.cluster.brokers:
+        with scene.cluster.ask(name) as broker:
+            answer = broker.get(f"/v1/topics/{scene.topic}/consumers")["partitions"]
+        found |= {int(number): each["positions"].get(group) for number, each in answer.items()}
+    return found
+
+
+def test_the_progress_of_a_group_is_seen(scene: Scene) -> None:
+    scene.fill(300)
+    scene.run(scene.stream(group="archive", maxOffsetsPerTrigger=100))
+    assert positions(scene, "archive") == {0: 200, 1: 100}
+    scene.more(300, 100)  # the lag of a query that is not running
+    assert positions(scene, "archive") == {0: 200, 1: 100}
+
+
+def test_a_group_that_cannot_be_shown_stops_nothing(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    scene.fill(10, partitions=1)
+    reader = scene.stream_reader(group="archive")
+    start = reader.initialOffset()
+    start[scene.topic]["partitions"]["0"] = 5000  # nobody may be there
+    with pytest.raises(OffsetOutOfRange, match="was read to 5000"):
+        reader.latestOffset(start, ReadAllAvailable())
+    assert "the progress of group archive" in caplog.text
+
+
+def test_a_query_that_follows_sees_what_comes(scene: Scene) -> None:
+    sent = scene.fill(100)
+    query = scene.start(scene.stream(group="follower"), processingTime="0 seconds")
+    sender = threading.Thread(target=lambda: sent.extend(scene.more(100, 100)))
+    sender.start()
+    sender.join()
+    wait_until(lambda: sum(batches_of(query)) >= 200, "all rows", 60)
+    wait_until(lambda: positions(scene, "follower") == {0: 200, 1: 0}, "the group to be at the end", 30)
+    query.stop()
+    assert scene.written() == sorted(sent)
