@@ -23,6 +23,10 @@ help: ## print this menu
 		printf '  %-10s %s\n' "$$name" "$$text"; done
 	@echo "PYTHON=python3.12 chooses the interpreter of .venv when it is made."
 
+.PHONY: demo
+demo: java ## the whole story: a cluster, producers and consumers, pipelines on Spark, a report; ends by itself
+	@$(RUN) tools/demo.py
+
 .PHONY: up
 up: environment ## a cluster on this machine, until Ctrl-C (ARGS=... goes to talweg up)
 	@$(RUN) -m talweg.cli up $(ARGS)
@@ -74,6 +78,10 @@ clean: ## remove .venv and everything that tools left behind
 .PHONY: environment
 environment:
 	@tools/prepare
+
+.PHONY: java
+java:
+	@tools/prepare --java
 
 .PHONY: servers
 servers:

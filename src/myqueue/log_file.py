@@ -33,10 +33,13 @@ class IncompatibleLogFile(BadRequest):
 
     code = "incompatible_log_file"
 
-    def __init__(self, path: Path, line: int, reason: str) -> None:
-        super().__init__(f"log file: incompatible: {path}, line {line}: {reason}")
-        self.path = path
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
         self.line = line  # from 1
+
+
+def _incompatible(path: Path, line: int, reason: str) -> IncompatibleLogFile:
+    return IncompatibleLogFile(f"log file: incompatible: {path}, line {line}: {reason}", line)
 
 
 class LogLine(NamedTuple):
@@ -74,37 +77,35 @@ def read_producer_log(path: Path, topics: Collection[str]) -> list[LogLine]:
             elif not text.strip():
                 blank = blank or number
             elif blank is not None:
-                raise IncompatibleLogFile(path, blank, f"it is empty; expected {_SHAPE}")
+                raise _incompatible(path, blank, f"it is empty; expected {_SHAPE}")
             else:
                 lines.append(_line(path, number, text, topics))
     if not lines:
-        raise IncompatibleLogFile(path, 1, f"there are no messages; expected lines of {_SHAPE}")
+        raise _incompatible(path, 1, f"there are no messages; expected lines of {_SHAPE}")
     return lines
 
 
 def _text(path: Path, number: int, raw: bytes) -> str:
     if len(raw) > _LINE_BYTES_MAX or number > LINES_MAX:
-        raise IncompatibleLogFile(
+        raise _incompatible(
             path, number, f"expected at most {LINES_MAX} lines of {_LINE_BYTES_MAX} bytes each"
         )
     try:
         return raw.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise IncompatibleLogFile(path, number, f"expected UTF-8: {error.reason}") from None
+        raise _incompatible(path, number, f"expected UTF-8: {error.reason}") from None
 
 
 def _line(path: Path, number: int, text: str, topics: Collection[str]) -> LogLine:
     fields = _TABS.split(text)
     if len(fields) != 4 or not all(field.strip() for field in fields):
-        raise IncompatibleLogFile(
-            path, number, f"it has {len(fields)} fields separated by tabs; expected {_SHAPE}"
-        )
+        raise _incompatible(path, number, f"it has {len(fields)} fields separated by tabs; expected {_SHAPE}")
     time, message, tag, topic = fields
     time, tag, topic = time.strip(), tag.strip(), topic.strip()
     if not _TIME.fullmatch(time):
-        raise IncompatibleLogFile(path, number, f"its time is {time!r}; expected HH:MM:SS as in {_SHAPE}")
+        raise _incompatible(path, number, f"its time is {time!r}; expected HH:MM:SS as in {_SHAPE}")
     if topic not in topics:
-        raise IncompatibleLogFile(
+        raise _incompatible(
             path, number, f"its topic is {topic!r}; expected one of --topics: {', '.join(topics)}"
         )
     return LogLine(number, time, message, tag, topic)
@@ -136,7 +137,7 @@ def read_consumer_log(path: Path) -> list[tuple[str, bytes]]:
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         topic, separator, message = line.decode("utf-8", "replace").partition("\t")
         if not separator:
-            raise IncompatibleLogFile(path, number, "it has no tab; expected topic<TAB>message")
+            raise _incompatible(path, number, "it has no tab; expected topic<TAB>message")
         read.append((topic, _meant(message)))
     return read
 

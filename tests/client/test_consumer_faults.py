@@ -288,4 +288,5 @@ def test_an_interrupt_ends_a_wait_at_once_and_commits(
         _, complaint = running.communicate(timeout=15)
     assert "KeyboardInterrupt" in complaint
     with Consumer(topic, servers=servers, group="g") as consumer:
-        assert consumer.committed(topic, 0) == 3
+        # 2 if it struck before the next message was asked for: then nobody was done with the last one.
+        assert consumer.committed(topic, 0) in (2, 3)

@@ -113,7 +113,7 @@ def test_keys_go_where_managers_put_them(
 def test_messages_without_a_key_go_to_every_partition_in_whole_batches(
     face: Any, servers: list[str], topic: str
 ) -> None:
-    with closing(face(servers, batch_bytes=10_000)) as producer:
+    with closing(face(servers, batch_bytes=10_000, linger_ms=5_000)) as producer:
         for number in range(4000):
             producer.send(topic, b"%0100d" % number)
     log = read_topic(servers, topic)

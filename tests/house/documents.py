@@ -187,6 +187,8 @@ def _names_in_module(tree: ast.Module) -> Iterator[str]:
                 yield name
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 yield from (alias.asname or alias.name for alias in names)
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body):  # loaded when they are first asked for
+                yield from _names_in_module(ast.Module(body, []))
 
 
 # Each of these says what is wrong with one piece: None when it is nothing of that check's sort, an empty

@@ -63,7 +63,8 @@ UNSAFE_CALLS = frozenset({"eval", "exec"})
 
 # Third-party packages that come with an extra, and who alone may import them.
 EXTRAS: dict[str, frozenset[str]] = {
-    "pyspark": frozenset({"spark", "pipeline"}),
+    "pyspark": frozenset({"spark", "pipeline", "cli"}),
+    "matplotlib": frozenset({"pipeline", "cli"}),
     "nicegui": frozenset({"console"}),
     "psycopg": frozenset({"storage", "metadata"}),
     "pymysql": frozenset({"storage", "metadata"}),

@@ -44,10 +44,10 @@ def test_the_menu_holds_what_the_house_promises() -> None:
 
 def test_every_target_is_on_the_menu_or_a_step_of_one() -> None:
     targets = re.findall(r"^\.PHONY: (\w+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(targets) == menu().keys() | {"environment", "servers"}
+    assert set(targets) == menu().keys() | {"environment", "java", "servers"}
 
 
-@pytest.mark.parametrize("target", ["test", "check", "simulate", "bench"])
+@pytest.mark.parametrize("target", ["test", "check", "simulate", "bench", "demo", "chaos"])
 def test_every_target_prepares_before_it_works(target: str) -> None:
     steps = run("make", "-n", target).stdout.splitlines()
     assert steps[0].startswith("tools/prepare")
@@ -337,11 +337,20 @@ def test_a_user_with_sudo_and_no_password_installs(machine: Machine) -> None:
     assert list((machine.system / "usr/sbin").iterdir()) == []
 
 
-def test_missing_java_is_only_a_word(machine: Machine) -> None:
+@pytest.mark.parametrize("asked", ["--servers", "--java"])
+def test_missing_java_is_named_where_it_may_not_be_installed(machine: Machine, asked: str) -> None:
     machine.python()
     machine.servers()
     (machine.programs / "java").unlink()
     machine.user(1000)
-    answer = machine.prepare("--servers")
-    assert answer.returncode == 0
-    assert "openjdk-17-jre-headless" in answer.stderr
+    answer = machine.prepare(asked)
+    assert answer.returncode == 1
+    assert "sudo apt-get install --no-install-recommends openjdk-17-jre-headless\n" in answer.stderr
+
+
+def test_java_alone_is_installed_for_the_demo(machine: Machine) -> None:
+    machine.python()
+    machine.packages()
+    assert machine.prepare("--java").returncode == 0
+    installed = [line.split()[-1] for line in machine.noted("^apt-get .* install ")]
+    assert installed == ["openjdk-17-jre-headless"]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from talweg.cli import broker, consumer, topic
+from talweg.cli import broker, consumer, pipeline, topic
 from talweg.cli.bench import bench
 from talweg.cli.complaints import Failed, complain
 from talweg.cli.doctor import doctor
@@ -75,6 +75,7 @@ app.command("import")(import_)
 app.command("export", context_settings=NEGATIVE_ARGUMENTS)(export)
 app.command("bench")(bench)
 app.command("doctor")(doctor)
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(broker.app, name="broker")
 app.command("manager")(manager)
 
