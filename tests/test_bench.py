@@ -213,7 +213,8 @@ def test_a_writer_notices_the_gap_when_a_leader_goes(scene: Scene) -> None:
 
 def test_every_benchmark_can_be_chosen_by_its_name() -> None:
     assert list(command.BENCHMARKS) == (
-        "entries store idle slow_follower records simulation plain batches sending consuming gaps spark".split()
+        "entries store idle slow_follower records simulation plain batches "
+        "sending consuming gaps spark".split()
     )
 
 

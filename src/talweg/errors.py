@@ -355,7 +355,7 @@ class Unreachable(Unavailable):
 
 
 class DeliveryFailed(TalwegError):
-    """A producer could not deliver `count` messages that it had accepted; `first` is why the first was not."""
+    """A producer could not deliver `count` messages that it had accepted; `first` says why."""
 
     code = "delivery_failed"
 
