@@ -1,0 +1,253 @@
+"""`talweg pipeline`: log pipelines on Spark; what they made, as tables and charts."""
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from talweg.cli import options
+from talweg.cli.complaints import Failed
+from talweg.cli.output import print_json, print_table
+from talweg.errors import TalwegError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+app = typer.Typer(help="Log pipelines on Spark: run them, and see what they found.", no_args_is_help=True)
+
+Archive = Annotated[
+    Path, typer.Option("--archive", help="Directory of the tables that pipelines make.", metavar="DIR")
+]
+Checkpoints = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoints",
+        help="Directory of how far each pipeline came. Default: checkpoints, in the archive.",
+        metavar="DIR",
+        show_default=False,
+    ),
+]
+Master = Annotated[
+    str, typer.Option("--master", help="Spark: local[*], or spark://HOST:PORT.", metavar="URL")
+]
+File = Annotated[
+    list[Path] | None,
+    typer.Option("--file", help="A Python file that makes pipelines; may be given again.", metavar="FILE"),
+]
+ARCHIVE = Path("talweg-archive")
+MASTER = "local[*]"
+_INTERRUPTED = 130
+
+
+@app.command("run")
+def run(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Pipelines by name (see list), or Python files that make them. Default: all of the list.",
+            metavar="NAME...",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    file: File = None,
+    topics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topics",
+            help="Topics to read, with commas between them; may be given again. Default: all that pipelines "
+            "do not write themselves.",
+            metavar="TOPICS",
+            show_default=False,
+        ),
+    ] = None,
+    archive: Archive = ARCHIVE,
+    checkpoints: Checkpoints = None,
+    master: Master = MASTER,
+    follow: Annotated[
+        bool, typer.Option("--follow/--once", help="Go on with what comes, or end with what is there now.")
+    ] = False,
+    rows_max: Annotated[
+        int, typer.Option("--rows-max", help="Messages in a batch at most.", min=1, metavar="COUNT")
+    ] = 1_000_000,
+    servers: options.Servers = None,
+    as_json: options.Json = False,
+) -> None:
+    """Run pipelines over topics. What they did is done once, however often they are run or broken off."""
+    _need_spark()
+    from talweg.pipeline.catalogue import choose  # noqa: PLC0415 - Spark takes a second to load
+    from talweg.pipeline.places import TopicsSink, TopicsSource  # noqa: PLC0415
+    from talweg.pipeline.progress import choose_display  # noqa: PLC0415
+    from talweg.pipeline.runner import Run, RunSettings, run_to_end  # noqa: PLC0415
+    from talweg.pipeline.standard import STANDARD  # noqa: PLC0415
+
+    wanted = names or ([] if file else list(STANDARD))
+    pipelines = choose(wanted, STANDARD, file or [])
+    source = TopicsSource(servers, _split(topics), rows_max)
+    source.chosen()  # what is wrong with topics or servers is said before Spark starts
+    settings = RunSettings(archive.absolute(), _checkpoints(archive, checkpoints), follow)
+    told_to_stop = threading.Event()
+    with _session(master) as spark, _signals(told_to_stop):
+        display = choose_display(as_json=as_json)
+        try:
+            running = Run(spark, pipelines, source, TopicsSink(servers), settings)
+            run_to_end(running, display.show, told_to_stop)
+        finally:
+            display.close()
+    if told_to_stop.is_set() and not follow:
+        raise typer.Exit(_INTERRUPTED)
+
+
+@app.command("list")
+def list_pipelines(*, file: File = None, as_json: options.Json = False) -> None:
+    """The pipelines that there are, and those that files make."""
+    _need_spark()
+    from talweg.pipeline.catalogue import choose  # noqa: PLC0415
+    from talweg.pipeline.standard import STANDARD  # noqa: PLC0415
+
+    found = choose(list(STANDARD), STANDARD, file or [])
+    rows = [(each.name, _goes_to(each), each.purpose) for each in found]
+    if as_json:
+        print_json({"pipelines": [dict(zip(("name", "to", "purpose"), row, strict=True)) for row in rows]})
+        return
+    print_table(("pipeline", "goes to", "purpose"), rows)
+
+
+@app.command("report")
+def report(
+    *,
+    archive: Archive = ARCHIVE,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            help="Directory for the charts and the page. Default: report, in the archive.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    servers: options.Servers = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print what pipelines found, draw the charts, and write a page that needs nothing else."""
+    _need_spark()
+    import msgspec  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+
+    from talweg.pipeline.findings import find  # noqa: PLC0415
+    from talweg.pipeline.places import tables_below  # noqa: PLC0415
+    from talweg.pipeline.report import print_report, write_report  # noqa: PLC0415
+
+    if not tables_below(archive):
+        raise Failed(f"{archive}: nothing to report; run pipelines first: talweg pipeline run --archive DIR")
+    findings = find(archive.absolute(), _alerts(servers))
+    paths = write_report(findings, (output or archive / "report").absolute())
+    if as_json:
+        print_json({"findings": msgspec.to_builtins(findings), "files": [str(path) for path in paths]})
+        return
+    print_report(findings, Console())
+    for path in paths:
+        typer.echo(str(path))
+
+
+@app.command("redrive")
+def redrive(
+    topic: options.Topic,
+    *,
+    archive: Archive = ARCHIVE,
+    checkpoints: Checkpoints = None,
+    master: Master = MASTER,
+    servers: options.Servers = None,
+    as_json: options.Json = False,
+) -> None:
+    """Send the dead letters of a topic back to it: those that were set aside since the last time."""
+    _need_spark()
+    from talweg.pipeline.dead_letters import SUFFIX  # noqa: PLC0415
+    from talweg.pipeline.places import TopicsSource  # noqa: PLC0415
+    from talweg.pipeline.redrive import redrive as send_back  # noqa: PLC0415
+
+    TopicsSource(servers, (f"{topic.removesuffix(SUFFIX)}{SUFFIX}",)).chosen()
+    with _session(master) as spark:
+        count = send_back(spark, servers, topic, _checkpoints(archive, checkpoints))
+    if as_json:
+        print_json({"topic": topic, "letters": count})
+    else:
+        typer.echo(f"{count:,} dead letters of {topic} looked at, and sent back")
+
+
+def _need_spark() -> None:
+    try:
+        import matplotlib  # noqa: F401, PLC0415
+        import pyspark  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise Failed(f"pipelines need {error.name}: pip install 'talweg[spark]'") from None
+
+
+def _checkpoints(archive: Path, given: Path | None) -> Path:
+    return (given or archive / "checkpoints").absolute()
+
+
+def _split(topics: list[str] | None) -> tuple[str, ...]:
+    return tuple(name.strip() for text in topics or () for name in text.split(",") if name.strip())
+
+
+def _goes_to(each: Any) -> str:
+    if each.to_topic is not None:
+        return f"topic {each.to_topic or 'TOPIC.dlq'}"
+    return f"table {each.to_table or each.table(Path()).directory.name}"
+
+
+def _alerts(servers: str | None) -> tuple[dict[str, Any], ...]:
+    """What the topic of alerts holds; without a cluster, a report says what the tables know."""
+    import msgspec  # noqa: PLC0415
+
+    from talweg.client.consumer import Consumer  # noqa: PLC0415
+    from talweg.pipeline.alerts import TOPIC  # noqa: PLC0415
+
+    try:
+        with Consumer(TOPIC, servers=servers, api_timeout_ms=5_000) as consumer:
+            values = [message.value for message in consumer.read_to_end()]
+    except TalwegError as error:
+        sys.stderr.write(f"talweg: alerts are left out: {error}\n")
+        return ()
+    found = []
+    for value in values:
+        try:
+            found.append(msgspec.json.decode(value or b"", type=dict[str, Any]))
+        except msgspec.MsgspecError:
+            continue  # anybody may write to that topic
+    return tuple(found)
+
+
+@contextmanager
+def _session(master: str) -> Iterator["SparkSession"]:
+    from talweg.pipeline.session import open_session  # noqa: PLC0415
+
+    quiet = {"spark.ui.showConsoleProgress": "false"}
+    spark = open_session(master, quiet)
+    # What goes wrong is told in a line; Spark would tell it in hundreds, and its bridge to Python once more.
+    spark.sparkContext.setLogLevel("OFF")
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _signals(told_to_stop: threading.Event) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end a run in good order. Spark has set a handler of its own, which cancels jobs."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda *_: told_to_stop.set())
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,20 @@
+"""Log pipelines on Spark: functions from DataFrame to DataFrame, and what runs them."""
+
+from talweg.pipeline.archive import read_archive
+from talweg.pipeline.catalogue import Pipeline, pipeline
+from talweg.pipeline.counts import read_counts
+from talweg.pipeline.lines import parse
+from talweg.pipeline.session import open_session
+from talweg.pipeline.sessions import read_sessions
+from talweg.pipeline.whole_topic import whole_topic
+
+__all__ = [
+    "Pipeline",
+    "open_session",
+    "parse",
+    "pipeline",
+    "read_archive",
+    "read_counts",
+    "read_sessions",
+    "whole_topic",
+]

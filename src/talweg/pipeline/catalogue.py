@@ -1,0 +1,101 @@
+"""Which pipelines there are: ours by name, and anybody's own from a file.
+
+from talweg.pipeline import pipeline
+
+@pipeline(to_topic="slow")
+def slow(lines):
+    return lines.where("fields['ms'] > 1000").selectExpr("message AS value")
+"""
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from pyspark.sql import DataFrame
+
+from talweg.errors import InvalidSetting
+from talweg.pipeline.table import Table
+
+Transform = Callable[[DataFrame], DataFrame]
+
+
+class Pipeline(msgspec.Struct, frozen=True):
+    """A transformation, what it is given, and where its rows go. Exactly one of the last three is set."""
+
+    name: str
+    purpose: str
+    transform: Transform
+    source: Literal["messages", "parsed", "lines"] = "lines"
+    to_topic: str | None = None  # an empty text: each row says so in its column `topic`
+    to_table: str | None = None
+    table: Callable[[Path], Table] | None = None  # where its rows are, if it is ours
+    with_: tuple[str, ...] = ()  # pipelines that belong to it, and run whenever it does
+    to_archive: Callable[[Path, DataFrame, Mapping[str, int]], int] | None = (
+        None  # ours: takes batches and adds them itself
+    )
+
+
+def pipeline(
+    *,
+    to_topic: str | None = None,
+    to_table: str | None = None,
+    source: Literal["messages", "lines"] = "lines",
+    name: str | None = None,
+) -> Callable[[Transform], Pipeline]:
+    """Make a function from DataFrame to DataFrame a pipeline.
+
+    It is given parsed log lines, or messages in Kafka's columns (`source="messages"`). What it returns goes
+    to a topic (a column `value`, and `key` if wanted) or to a table of Parquet files below the archive.
+    """
+    if (to_topic is None) == (to_table is None):
+        raise InvalidSetting("pipeline: expected either to_topic or to_table")
+    if source not in ("messages", "lines"):
+        raise InvalidSetting(f"pipeline: source {source!r} is unknown, expected messages or lines")
+
+    def decorate(transform: Transform) -> Pipeline:
+        purpose = (transform.__doc__ or "").strip().partition("\n")[0]
+        called = name or transform.__name__
+        return Pipeline(called, purpose, transform, source, to_topic, to_table)
+
+    return decorate
+
+
+def load_file(path: Path) -> list[Pipeline]:
+    """The pipelines that a Python file makes; raises InvalidSetting."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise InvalidSetting(f"{path}: no such Python file")
+    module = importlib.util.module_from_spec(spec)
+    # It is not put among the modules: functions for workers then travel whole, not as a name to import there.
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InvalidSetting(f"{path}: {type(error).__name__}: {error}") from error
+    found = [each for each in vars(module).values() if isinstance(each, Pipeline)]
+    if not found:
+        raise InvalidSetting(f"{path}: makes no pipeline; put @pipeline(...) above a function")
+    return found
+
+
+def choose(wanted: Sequence[str], known: dict[str, Pipeline], files: Sequence[Path] = ()) -> list[Pipeline]:
+    """Pipelines by name, or by the file that makes them (`NAME.py`); raises InvalidSetting."""
+    chosen: list[Pipeline] = []
+    belonging = [each for name in wanted if name in known for each in known[name].with_]
+    for name in (*wanted, *(each for each in belonging if each not in wanted)):
+        if name in known:
+            chosen.append(known[name])
+        elif name.endswith(".py"):
+            chosen += load_file(Path(name))
+        else:
+            raise InvalidSetting(
+                f"{name}: no such pipeline; expected {', '.join(known)}, or a Python file that makes one"
+            )
+    for path in files:
+        chosen += load_file(path)
+    names = [each.name for each in chosen]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidSetting(f"{', '.join(twice)}: more than one pipeline is called that")
+    return chosen

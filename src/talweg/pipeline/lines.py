@@ -1,0 +1,137 @@
+"""Log lines: messages as typed columns, in whichever of the known formats they come.
+
+A line that fits none, or whose time is none, keeps its place with an `error` and nothing else, so every
+message is one row, whatever it says.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as fn
+from pyspark.sql.types import (
+    DateType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from talweg.pipeline.formats import (
+    JSON,
+    PARTS,
+    fields_of,
+    format_of,
+    object_of,
+    part,
+    parts_of,
+    structured_data,
+)
+from talweg.pipeline.levels import level_of_severity, level_of_status, level_of_word
+from talweg.pipeline.messages import day
+from talweg.pipeline.times import time_of
+
+LINES: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),  # when it was produced
+        StructField("time", TimestampType()),  # when it happened; as `timestamp` if the line does not say
+        StructField("format", StringType()),
+        StructField("level", StringType()),
+        StructField("host", StringType()),
+        StructField("program", StringType()),
+        StructField("message", StringType()),
+        StructField("fields", MapType(StringType(), StringType())),
+        StructField("error", StringType()),  # null: it was understood
+        StructField("date", DateType()),  # of `timestamp`, as in the archive
+    ]
+)
+BYTES_MAX: Final = 64 << 10  # of a line; regular expressions over more would hold up everybody else
+PRIORITY_MAX: Final = 191  # of syslog: 24 facilities with 8 severities each
+_TYPED: Final = ("time", "format", "level", "host", "program", "message", "fields")
+_QUOTED_MAX: Final = 60  # characters of a line in an error
+
+
+def parse(messages: DataFrame) -> DataFrame:
+    """Log lines of messages in Kafka's columns; other columns (key, value, headers) stay as they are."""
+    value = fn.col("value").cast("binary")
+    readable = (fn.octet_length(value) <= BYTES_MAX) & fn.is_valid_utf8(value.cast("string"))
+    line, parts, fields = fn.col("_line"), fn.col("_parts"), fn.col("_fields")
+    # In steps: each uses the one before more than once, and Spark then works that out once.
+    return (
+        messages.withColumn("_line", fn.when(readable, fn.rtrim(value.cast("string"), fn.lit("\r\n "))))
+        .withColumn("_format", format_of(line))
+        .withColumn("_object", object_of(line, fn.col("_format")))
+        .withColumn("_parts", parts_of(line, fn.col("_format"), fn.col("_object")))
+        .withColumns(
+            {
+                "_time": time_of(part(parts, "time"), fn.col("timestamp")),
+                "_priority": part(parts, "priority").try_cast("int"),
+                "_fields": fields_of(parts, fn.col("_object")),
+            }
+        )
+        .withColumn("error", _error())
+        .withColumns(
+            {
+                "time": fn.coalesce(fn.col("_time"), fn.col("timestamp")),
+                "format": fn.col("_format"),
+                "level": _level(),
+                "host": part(parts, "host"),
+                "program": part(parts, "program"),
+                "message": fn.get(parts, fn.lit(PARTS.index("message"))),
+                "fields": fn.when(fields["structured_data"].isNull(), fields).otherwise(
+                    structured_data(fields)
+                ),
+            }
+        )
+        # Half a line is worse than none.
+        .withColumns({name: fn.when(fn.col("error").isNull(), fn.col(name)) for name in _TYPED})
+        .drop("_line", "_format", "_object", "_parts", "_time", "_priority", "_fields")
+    )
+
+
+def lines_of(messages: DataFrame) -> DataFrame:
+    """Every message as a row of LINES, those that could not be parsed included."""
+    return parse(messages).withColumn("date", day(fn.col("timestamp"))).select(*LINES.names)
+
+
+def understood(lines: DataFrame) -> DataFrame:
+    """The lines that could be parsed."""
+    return lines.where(fn.col("error").isNull())
+
+
+def _level() -> Column:
+    status = fn.col("_fields")["status"].try_cast("int")
+    return (
+        fn.when(fn.col("_priority").isNotNull(), level_of_severity(fn.col("_priority") % 8))
+        .when((fn.col("_format") == "access"), level_of_status(status))
+        .otherwise(level_of_word(part(fn.col("_parts"), "level")))
+    )
+
+
+def _error() -> Column:
+    """Why it could not be parsed; the first reason counts."""
+    line, value = fn.col("_line"), fn.col("value")
+    quoted = fn.concat(fn.lit("'"), fn.substring(line, 1, _QUOTED_MAX), fn.lit("'"))
+    time_text = part(fn.col("_parts"), "time")
+    priority = fn.col("_priority").cast("string")
+    return (
+        fn.when(value.isNull(), "no value")
+        .when(fn.octet_length(value.cast("binary")) > BYTES_MAX, f"line: more than {BYTES_MAX} bytes")
+        .when(line.isNull(), "line: not UTF-8")
+        .when(line == "", "line: empty")
+        .when(fn.col("_format").isNull(), fn.concat(fn.lit("line: in no known format: "), quoted))
+        .when((fn.col("_format") == JSON) & fn.col("_object").isNull(), "json: not an object, or cut off")
+        .when(
+            fn.col("_priority") > PRIORITY_MAX,
+            fn.concat(fn.lit("syslog: priority "), priority, fn.lit(f" is beyond {PRIORITY_MAX}")),
+        )
+        .when(
+            time_text.isNotNull() & fn.col("_time").isNull(),
+            fn.concat(fn.lit("time: '"), time_text, fn.lit("' is none")),
+        )
+    )

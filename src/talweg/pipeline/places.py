@@ -1,0 +1,102 @@
+"""Where pipelines read and write: topics of a cluster, through Talweg's data source. Tests have others."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from talweg.client.partition_log import PartitionLogs
+from talweg.errors import TopicNotFound
+from talweg.pipeline.alerts import TOPIC as ALERTS
+from talweg.pipeline.dead_letters import SUFFIX
+
+_SECONDS_MAX: Final = 30.0  # for the brokers to name their topics
+
+
+class Source(Protocol):
+    """Gives messages in Kafka's columns, as a stream."""
+
+    def open(self, spark: SparkSession, name: str) -> DataFrame:
+        """A stream for the pipeline of that name."""
+        ...
+
+    def incarnations(self) -> Mapping[str, int]:
+        """Which life each topic is in; empty where topics have only one."""
+        ...
+
+
+class Sink(Protocol):
+    """Takes messages for topics."""
+
+    def writer(self, rows: DataFrame, topic: str) -> DataStreamWriter:
+        """Not started yet. An empty topic: each row's column says which."""
+        ...
+
+
+class TopicsSource(msgspec.Struct, frozen=True):
+    """Some topics of a cluster, or all that are not written by pipelines themselves."""
+
+    servers: str | None
+    topics: tuple[str, ...] = ()
+    rows_max: int = 1_000_000  # in a batch, so that what is written at once is bounded
+    starting: str = "earliest"
+
+    def open(self, spark: SparkSession, name: str) -> DataFrame:
+        """Seen by the brokers as the group `pipeline.NAME`, so its lag is there for all to see."""
+        options = {
+            "subscribe": ",".join(self.chosen()),
+            "startingOffsets": self.starting,
+            "includeHeaders": "true",
+            "maxOffsetsPerTrigger": str(self.rows_max),
+            "group": f"pipeline.{name}",
+        }
+        if self.servers is not None:
+            options["servers"] = self.servers
+        return spark.readStream.format("talweg").options(**options).load()
+
+    def incarnations(self) -> Mapping[str, int]:
+        """As the managers know them now."""
+        return {topic: life for topic, life in self._known().items() if topic in self.chosen()}
+
+    def chosen(self) -> tuple[str, ...]:
+        """Their names; raises TopicNotFound."""
+        known = self._known()
+        chosen = self.topics or tuple(sorted(topic for topic in known if _is_a_users(topic)))
+        for topic in chosen:
+            if topic not in known:
+                raise TopicNotFound(f"--topics: there is no topic {topic}")
+        if not chosen:
+            raise TopicNotFound("there are no topics to read yet; produce something first")
+        return chosen
+
+    def _known(self) -> dict[str, int]:
+        logs = PartitionLogs(self.servers, seconds_max=_SECONDS_MAX)
+        try:
+            return {each.topic: each.incarnation for each in logs.topics()}
+        finally:
+            logs.close()
+
+
+class TopicsSink(msgspec.Struct, frozen=True):
+    """Topics of a cluster, exactly once."""
+
+    servers: str | None
+
+    def writer(self, rows: DataFrame, topic: str) -> DataStreamWriter:
+        """Stage, decide, publish: see `talweg.spark`."""
+        options = {} if self.servers is None else {"servers": self.servers}
+        if topic:
+            options["topic"] = topic
+        return rows.writeStream.format("talweg").options(**options)
+
+
+def tables_below(archive: Path) -> list[str]:
+    """The names of the tables that an archive directory has."""
+    return sorted(path.parent.name for path in archive.glob("*/_manifests"))
+
+
+def _is_a_users(topic: str) -> bool:
+    return topic != ALERTS and not topic.endswith(SUFFIX) and not topic.startswith("__")

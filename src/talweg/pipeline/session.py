@@ -1,0 +1,57 @@
+"""One Spark session for everything: it takes seconds to start, so it is started once and shared."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from talweg.errors import InvalidSetting
+
+MASTER: Final = "local[*]"
+
+# What pipelines rest on, wherever the session came from; all of it may be set while a session runs.
+RUNTIME: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    # Else Parquet gets the 96-bit timestamps that only Spark reads gladly.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A micro-batch has a fixed cost: batches that carry nothing, and only move a watermark, may come.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+}
+
+_LOCAL: Final = {
+    "spark.ui.enabled": "false",
+    # What is shuffled are counts, not messages: a few tasks do.
+    "spark.sql.shuffle.partitions": "4",
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Several queries share the session; none should wait until another has worked off its backlog.
+    "spark.scheduler.mode": "FAIR",
+}
+
+
+def open_session(master: str = MASTER, options: Mapping[str, str] | None = None) -> SparkSession:
+    """A session on that master, or the one that this process has already; raises InvalidSetting."""
+    # Workers on this machine must be this Python, with these packages, and not whichever is found first.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("talweg pipeline").master(master)
+    for name, value in (_LOCAL | dict(options or {})).items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:  # noqa: BLE001 - Java's, Spark's own or the launcher's: all mean the same here
+        raise InvalidSetting(f"--master: no Spark session on {master}: {first_line(error)}") from None
+    session.sparkContext.setLogLevel("ERROR")
+    return configured(session)
+
+
+def configured(session: SparkSession) -> SparkSession:
+    """The same session, with the settings that pipelines rest on."""
+    for name, value in RUNTIME.items():
+        session.conf.set(name, value)
+    return session
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first: Spark's go on for pages."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,209 @@
+"""A table of Parquet files that grows batch by batch, each exactly once.
+
+Why not Spark's own file sink: it remembers files in a log of its own that nobody else may change, so its
+files can never be compacted, and a lost checkpoint writes everything twice. Here a batch's files and what
+they cover become visible together, with one new version of the manifest. A batch that comes again (Spark
+repeats one whose commit it did not get to note) is recognised: by its messages' offsets where rows have
+them, by query and batch number where they do not.
+"""
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql.types import StructType
+
+from talweg.errors import StorageError
+from talweg.pipeline.manifest import (
+    Coverage,
+    Manifest,
+    RemovedFile,
+    TableFile,
+    commit,
+    joined,
+    read_manifest,
+    sync_directory,
+)
+
+STAGING: Final = "_staging"  # files that are being written; nobody reads there
+ROWS_PER_FILE_MAX: Final = 4_000_000
+_MARK: Final = "_by_"  # before a column that names directories, so that the column stays in the file, too
+_ATTEMPTS_MAX: Final = 20
+
+Measure = Callable[[Sequence[Path]], Coverage]  # which messages went into these files
+
+
+class _Overtaken(Exception):
+    """Another writer covered some of the same messages meanwhile."""
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A directory that the driver and all workers share, what its rows look like, and how it is laid out."""
+
+    directory: Path
+    schema: StructType
+    by: tuple[str, ...] = ()  # columns that name directories
+
+    def manifest(self) -> Manifest:
+        """How it is now."""
+        return read_manifest(self.directory)
+
+    def paths(self, manifest: Manifest, topic: str | None = None) -> list[str]:
+        """The files, or those that hold a topic's rows."""
+        below = "" if topic is None or "topic" not in self.by else f"topic={topic}/"
+        return [str(self.directory / file.path) for file in manifest.files if file.path.startswith(below)]
+
+    def read(self, spark: SparkSession, topic: str | None = None) -> DataFrame:
+        """Its rows as they are now; what is written later is not seen."""
+        return self.read_files(spark, self.paths(self.manifest(), topic))
+
+    def read_files(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+        """The rows of some of its files."""
+        if not paths:
+            return spark.createDataFrame([], self.schema)
+        return spark.read.schema(self.schema).parquet(*paths)
+
+    def add_messages(
+        self,
+        batch: DataFrame,
+        make: Callable[[DataFrame, Manifest], DataFrame],
+        measure: Measure,
+        *,
+        latest_us: Callable[[Sequence[Path]], dict[str, int]] | None = None,
+        incarnations: Mapping[str, int],
+    ) -> int:
+        """Add what `make` makes of those messages that are not covered yet; returns the number of rows.
+
+        Rests on offsets alone: even a query without its checkpoint adds nothing twice.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            before = self.manifest()
+            files, paths = self._write(make(uncovered(batch, before), before))
+            if not files:
+                return 0
+            covered = measure(paths)
+            seen = latest_us(paths) if latest_us else {}
+            seen = {topic: max(us, before.latest_us.get(topic, us)) for topic, us in seen.items()}
+
+            def change(now: Manifest) -> Manifest:
+                if any(now.covered.get(topic) != before.covered.get(topic) for topic in covered):  # noqa: B023
+                    raise _Overtaken
+                return msgspec.structs.replace(
+                    now,
+                    files=(*now.files, *files),  # noqa: B023 - it is called before the loop goes on
+                    covered=joined(now.covered, covered),  # noqa: B023
+                    latest_us=now.latest_us | seen,  # noqa: B023
+                    incarnations=now.incarnations | dict(incarnations),
+                )
+
+            try:
+                commit(self.directory, change)
+                return sum(file.rows for file in files)
+            except _Overtaken:
+                self._unlink(files)
+        raise StorageError(f"{self.directory}: others write the same messages to it all the time")
+
+    def add_batch(self, rows: DataFrame, query: str, batch: int) -> int:
+        """Add the rows of a query's batch, unless it was added before; returns their number.
+
+        For rows that come of many messages (sessions, say) and have no offset of their own.
+        """
+        last = self.manifest().batches
+        if last and query not in last:
+            raise StorageError(
+                f"{self.directory} was written by another query, so rows could come twice. "
+                "Give the checkpoints it had, or another directory"
+            )
+        if batch <= last.get(query, -1):
+            return 0
+        files, _ = self._write(rows)
+
+        def change(now: Manifest) -> Manifest | None:
+            if batch <= now.batches.get(query, -1):
+                return None
+            return msgspec.structs.replace(
+                now, files=(*now.files, *files), batches=now.batches | {query: batch}
+            )
+
+        commit(self.directory, change)
+        return sum(file.rows for file in files)
+
+    def replace(self, old: Sequence[TableFile], rows: DataFrame) -> tuple[TableFile, ...]:
+        """Put rows in the place of files that hold the same ones; `removed` keeps those for a while."""
+        files, _ = self._write(rows)
+        gone = {file.path for file in old}
+        now_seconds = time.time()
+
+        def change(now: Manifest) -> Manifest | None:
+            if not gone <= {file.path for file in now.files}:
+                return None  # somebody else replaced them
+            return msgspec.structs.replace(
+                now,
+                files=(*(file for file in now.files if file.path not in gone), *files),
+                removed=(*now.removed, *(RemovedFile(path, now_seconds) for path in sorted(gone))),
+            )
+
+        after = commit(self.directory, change)
+        if files and files[0] not in after.files:
+            self._unlink(files)
+            return ()
+        return tuple(files)
+
+    def _write(self, rows: DataFrame) -> tuple[list[TableFile], list[Path]]:
+        """Files of their own, durable and where they belong; nobody sees them until they are committed."""
+        staging = self.directory / STAGING / uuid.uuid4().hex
+        marked = rows.withColumns({f"{_MARK}{name}": fn.col(name) for name in self.by})
+        kept = [name for name in self.schema.names if name in marked.columns]
+        assert kept == self.schema.names, f"{set(self.schema.names) - set(kept)} missing"
+        writer = marked.select(*kept, *(f"{_MARK}{name}" for name in self.by)).write
+        if self.by:
+            writer = writer.partitionBy(*(f"{_MARK}{name}" for name in self.by))
+        writer.option("maxRecordsPerFile", ROWS_PER_FILE_MAX).parquet(str(staging))
+        try:
+            return self._settle(staging)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def _settle(self, staging: Path) -> tuple[list[TableFile], list[Path]]:
+        files: list[TableFile] = []
+        paths: list[Path] = []
+        for source in sorted(staging.rglob("*.parquet")):
+            rows = pq.read_metadata(source).num_rows
+            if not rows:
+                continue
+            place = Path(*(part.removeprefix(_MARK) for part in source.relative_to(staging).parent.parts))
+            target = self.directory / place / f"{uuid.uuid4().hex}.parquet"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with source.open("rb") as file:
+                os.fsync(file.fileno())
+            source.rename(target)
+            sync_directory(target.parent)
+            files.append(TableFile(str(target.relative_to(self.directory)), rows, target.stat().st_size))
+            paths.append(target)
+        return files, paths
+
+    def _unlink(self, files: Sequence[TableFile]) -> None:
+        for file in files:
+            (self.directory / file.path).unlink(missing_ok=True)
+
+
+def uncovered(messages: DataFrame, manifest: Manifest) -> DataFrame:
+    """Those messages that lie behind everything a table covers already."""
+    places = [
+        value
+        for topic, partitions in manifest.next_offsets().items()
+        for partition, offset in partitions.items()
+        for value in (fn.lit(f"{topic}/{partition}"), fn.lit(offset))
+    ]
+    if not places:
+        return messages
+    following = fn.create_map(*places)[fn.concat_ws("/", "topic", fn.col("partition").cast("string"))]
+    return messages.where(fn.col("offset") >= fn.coalesce(following, fn.lit(0)))

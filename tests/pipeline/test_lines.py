@@ -1,0 +1,232 @@
+"""Lines of every format, pretty and ugly, come out as typed columns, or with an error that says why."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from pipeline.made import frame, message
+from talweg.pipeline.dead_letters import dead_letters_of
+from talweg.pipeline.lines import BYTES_MAX, lines_of, parse
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def at(*parts: int) -> datetime:
+    return datetime(*parts, tzinfo=UTC)  # type: ignore[arg-type, misc]
+
+
+PRODUCED = at(2026, 1, 31, 12)
+COMBINED = (
+    '203.0.113.9 - alice [31/Jan/2026:11:59:58 +0100] "GET /a?b=1 HTTP/1.1" 503 2326 '
+    '"http://there/" "Agent \\"7\\" (x)"'
+)
+# The line, and what is to come of it; what is not named is not looked at.
+# ruff: noqa: E501 - lines of logs are as long as they are
+UNDERSTOOD: dict[str, tuple[str | bytes, dict[str, Any]]] = {
+    "the document's own": (
+        "21:52:23\tINFO\t\tP1-1\t\tT1",
+        {
+            "format": "reference",
+            "time": at(2026, 1, 30, 21, 52, 23),
+            "level": "INFO",
+            "program": "P1",
+            "message": "",
+            "fields": {"tag": "P1-1", "log_topic": "T1"},
+        },
+    ),
+    "the document's with words": (
+        "11:00:01\tWARN request 5 took 19 ms\tP1-2\tT2\n",
+        {"time": at(2026, 1, 31, 11, 0, 1), "level": "WARN", "message": "request 5 took 19 ms"},
+    ),
+    "the document's without a level": (
+        "1:02:03\tINFORMED guests\tnotag\tT2",
+        {"time": at(2026, 1, 31, 1, 2, 3), "level": None, "message": "INFORMED guests", "program": None},
+    ),
+    "what a producer sends of it": (
+        "ERROR request 9: connection reset",
+        {"format": "plain", "time": PRODUCED, "level": "ERROR", "message": "request 9: connection reset"},
+    ),
+    "a level alone": ("info", {"level": "INFO", "message": ""}),
+    "a level in brackets": ("[Warning]: disk", {"level": "WARN", "message": "disk"}),
+    "python's logging": (
+        "2026-01-31 11:22:33,456 CRITICAL out of paper",
+        {"time": at(2026, 1, 31, 11, 22, 33, 456000), "level": "FATAL", "message": "out of paper"},
+    ),
+    "json": (
+        '{"ts":"2026-01-31T10:00:00.5+02:00","severity":"err","hostname":"h","app":"a","msg":"m","n":{"x":[1]}}',
+        {
+            "format": "json",
+            "time": at(2026, 1, 31, 8, 0, 0, 500000),
+            "level": "ERROR",
+            "host": "h",
+            "program": "a",
+            "message": "m",
+            "fields": {"n": '{"x":[1]}'},
+        },
+    ),
+    "json with milliseconds": ('{"time":1767225600123}', {"time": at(2026, 1, 1, 0, 0, 0, 123000)}),
+    "json with seconds": ('{"time":1767225600.25}', {"time": at(2026, 1, 1, 0, 0, 0, 250000)}),
+    "json with nanoseconds": ('{"time":1767225600123456789}', {"time": at(2026, 1, 1, 0, 0, 0, 123456)}),
+    "json without anything": ("{}", {"time": PRODUCED, "level": None, "fields": {}}),
+    "json with a name twice": ('{"a":"1","a":"2","level":20}', {"format": "json", "level": "INFO"}),
+    "json with nulls": ('  {"time":null,"msg":null,"a":null}  ', {"time": PRODUCED, "fields": {}}),
+    "syslog of 2009": (
+        b'<165>1 2026-01-31T10:00:00.000003-07:00 host app 12 ID47 [x@1 a="b" a="c" host="z"] \xef\xbb\xbfText',
+        {
+            "format": "syslog5424",
+            "time": at(2026, 1, 31, 17, 0, 0, 3),
+            "level": "INFO",
+            "host": "host",
+            "program": "app",
+            "message": "Text",
+            "fields": {
+                "process": "12",
+                "kind": "ID47",
+                "structured_data": '[x@1 a="b" a="c" host="z"]',
+                "a": "b",
+                "host": "z",
+            },
+        },
+    ),
+    "syslog of 2009 that says nothing": (
+        "<0>1 - - - - - -",
+        {"time": PRODUCED, "level": "FATAL", "host": None, "program": None, "fields": {}},
+    ),
+    "syslog of 2001": (
+        "<34>Jan  1 22:14:15 box su[77]: 'su root' failed",
+        {
+            "format": "syslog",
+            "time": at(2026, 1, 1, 22, 14, 15),
+            "level": "FATAL",
+            "host": "box",
+            "program": "su",
+            "message": "'su root' failed",
+            "fields": {"process": "77"},
+        },
+    ),
+    "syslog of last year": ("Dec 31 23:59:59 box cron: x", {"time": at(2025, 12, 31, 23, 59, 59), "level": None}),
+    "syslog of a leap day": ("<30>Feb 29 10:00:00 box x: y", {"error": "time: 'Feb 29 10:00:00' is none"}),
+    "access, combined": (
+        COMBINED,
+        {
+            "format": "access",
+            "time": at(2026, 1, 31, 10, 59, 58),
+            "level": "ERROR",
+            "host": "203.0.113.9",
+            "message": "GET /a?b=1 HTTP/1.1",
+            "fields": {
+                "user": "alice",
+                "method": "GET",
+                "path": "/a?b=1",
+                "protocol": "HTTP/1.1",
+                "status": "503",
+                "bytes": "2326",
+                "referrer": "http://there/",
+                "agent": 'Agent \\"7\\" (x)',
+            },
+        },
+    ),
+    "access, common, without a length": (
+        '::1 - - [31/Jan/2026:11:00:00 +0000] "HEAD / HTTP/1.0" 304 -',
+        {"host": "::1", "level": "INFO", "fields": {"method": "HEAD", "path": "/", "protocol": "HTTP/1.0", "status": "304"}},
+    ),
+    "access of one who speaks no HTTP": (
+        r'1.2.3.4 - - [31/Jan/2026:11:00:00 +0000] "\x16\x03\x01" 400 157 "-" "-"',
+        {"level": "WARN", "message": r"\x16\x03\x01", "fields": {"status": "400", "bytes": "157"}},
+    ),
+    "a separator of ours inside": ("INFO a\x01b\x02c\x03d", {"level": "INFO", "message": "a\ufffdb\ufffdc\ufffdd"}),
+    "a long agent": (
+        f'h - - [31/Jan/2026:11:00:00 +0000] "GET / HTTP/1.1" 200 1 "-" "{"a" * 60_000}"',
+        {"format": "access", "level": "INFO"},
+    ),
+    "an agent of escapes": (
+        'h - - [31/Jan/2026:11:00:00 +0000] "GET / HTTP/1.1" 200 1 "-" "' + r"\"" * 30_000 + '"',
+        {"format": "access", "level": "INFO"},
+    ),
+    "long structured data": (
+        f'<1>1 - h a - - [x@1 k="{"v" * 30_000}"][y@2 l="{chr(92) + "]"} z"] text',
+        {"format": "syslog5424", "message": "text", "host": "h"},
+    ),
+    "much structured data": ("<1>1 - h a - - " + "[x]" * 20_000 + " text", {"message": "text"}),
+    "a long message": ("INFO " + "x " * 30_000, {"format": "plain"}),
+    "a long tag": (f"11:00:00\tINFO\t{'-1' * 30_000}\tT1", {"format": "reference"}),
+    "long json": ('{"msg":"' + "x" * 60_000 + '"}', {"format": "json"}),
+    "a dollar and a backslash": (r"INFO costs $1 \1 \\", {"message": r"costs $1 \1 \\"}),
+    "letters of all sorts": ("ERROR наводнение 洪水 🌊", {"message": "наводнение 洪水 🌊"}),
+}  # fmt: skip
+REFUSED: dict[str, tuple[str | bytes | None, str]] = {
+    "nothing": (None, "no value"),
+    "an empty line": (b"", "line: empty"),
+    "blanks": (" \r\n", "line: empty"),
+    "bytes": (b"\xff\xfeINFO", "line: not UTF-8"),
+    "prose": ("once upon a time", "line: in no known format: 'once upon a time'"),
+    "a long line": (b"INFO " + b"x" * BYTES_MAX, f"line: more than {BYTES_MAX} bytes"),
+    "json cut off": ('{"level":"info"', "json: not an object, or cut off"),
+    "json that is none": ("{not json}", "json: not an object, or cut off"),
+    "json with a wrong time": ('{"time":"soon"}', "time: 'soon' is none"),
+    "a clock that is wrong": ("25:61:00\tINFO\tP-1\tT1", "time: '25:61:00' is none"),
+    "a day that is none": ("2026-02-30 10:00:00 INFO x", "time: '2026-02-30 10:00:00' is none"),
+    "a month that is none": (COMBINED.replace("Jan", "Foo"), "time: '31/Foo/2026:11:59:58 +0100' is none"),
+    "a priority beyond": ("<192>1 - - - - - - x", "syslog: priority 192 is beyond 191"),
+}
+NAMES = [*UNDERSTOOD, *REFUSED]
+
+
+@pytest.fixture(scope="module")
+def parsed(spark: SparkSession) -> dict[str, Row]:
+    """All of them in one query: what takes time is Spark's start, not lines."""
+    values = [UNDERSTOOD[name][0] if name in UNDERSTOOD else REFUSED[name][0] for name in NAMES]
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    rows = lines_of(frame(spark, [message(value, number) for number, value in enumerate(values)])).collect()
+    assert len(rows) == len(NAMES)
+    return {NAMES[row.offset]: row for row in rows}
+
+
+@pytest.mark.parametrize("name", UNDERSTOOD)
+def test_a_line_becomes_columns(parsed: dict[str, Row], name: str) -> None:
+    wanted = UNDERSTOOD[name][1]
+    found = parsed[name].asDict()
+    found["time"] = found["time"] and found["time"].astimezone(UTC)
+    assert {column: found[column] for column in ("error", *wanted)} == {"error": None} | wanted
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_parsed_says_why_and_nothing_else(parsed: dict[str, Row], name: str) -> None:
+    found = parsed[name]
+    assert found.error == REFUSED[name][1]
+    typed = ("time", "format", "level", "host", "program", "message", "fields")
+    assert all(found[column] is None for column in typed)
+    assert (found.topic, found.partition, found.offset) == ("logs", 0, NAMES.index(name))
+
+
+def test_times_do_not_depend_on_the_sessions_zone(spark: SparkSession, parsed: dict[str, Row]) -> None:
+    names = ["the document's own", "python's logging", "syslog of 2001", "access, combined"]
+    rows = [message(UNDERSTOOD[name][0], number) for number, name in enumerate(names)]
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        found = {names[row.offset]: row for row in lines_of(frame(spark, rows)).collect()}
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert {name: row.time for name, row in found.items()} == {name: parsed[name].time for name in names}
+    assert {row.date for row in found.values()} == {PRODUCED.date()}
+
+
+def test_a_dead_letter_keeps_what_it_was_and_says_where_from(spark: SparkSession) -> None:
+    own = [("trace", b"7"), ("talweg.dlq.attempt", b"2"), ("talweg.dlq.topic", b"old")]
+    rows = [
+        message("prose", 5, key=b"k", headers=own, partition=3),
+        message("INFO fine", 6),
+        message("prose", 7, topic="logs.dlq"),
+    ]
+    (letter,) = dead_letters_of(parse(frame(spark, rows))).collect()
+    assert (bytes(letter.key), bytes(letter.value), letter.topic) == (b"k", b"prose", "logs.dlq")
+    assert [(each.key, bytes(each.value)) for each in letter.headers] == [
+        ("trace", b"7"),
+        ("talweg.dlq.topic", b"logs"),
+        ("talweg.dlq.partition", b"3"),
+        ("talweg.dlq.offset", b"5"),
+        ("talweg.dlq.error", b"line: in no known format: 'prose'"),
+        ("talweg.dlq.attempt", b"3"),
+    ]

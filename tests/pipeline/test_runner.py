@@ -1,0 +1,222 @@
+"""Pipelines as queries: they go on where they were left, fail with a reason, and anybody can add one."""
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.made import FileSink, FileSource, message, offsets
+from talweg.errors import InvalidSetting, PipelineFailed
+from talweg.pipeline import pipeline, read_archive, read_counts, read_sessions
+from talweg.pipeline.archive import add_to_archive, archive_table
+from talweg.pipeline.catalogue import Pipeline, choose
+from talweg.pipeline.manifest import read_manifest
+from talweg.pipeline.runner import Progress, Run, RunSettings, reason, run_to_end
+from talweg.pipeline.standard import STANDARD, lines_table
+
+pytestmark = pytest.mark.xdist_group("spark")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Stage:
+    """Messages fed by a test, and pipelines run over them to the end."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.spark = spark
+        self.source = FileSource(directory / "source")
+        self.sink = FileSink(directory / "topics")
+        self.settings = RunSettings(directory / "archive", directory / "checkpoints")
+        self.archive = self.settings.archive
+
+    def feed(self, *rows: tuple[Any, ...]) -> None:
+        self.source.feed(self.spark, rows)
+
+    def run(self, *pipelines: str | Pipeline) -> list[Progress]:
+        chosen = [STANDARD[each] if isinstance(each, str) else each for each in pipelines]
+        shown: list[list[Progress]] = []
+        run_to_end(
+            Run(self.spark, chosen, self.source, self.sink, self.settings), shown.append, threading.Event()
+        )
+        return shown[-1]
+
+
+@pytest.fixture
+def stage(spark: SparkSession, tmp_path: Path) -> Stage:
+    return Stage(spark, tmp_path)
+
+
+def test_a_run_ends_with_what_is_there_and_the_next_goes_on(stage: Stage) -> None:
+    stage.feed(*(message(f"INFO {n}", n) for n in range(5)))
+    stage.feed(*(message("prose" if n == 6 else f"ERROR {n}", n, seconds=60) for n in range(5, 8)))
+    progress = stage.run("archive", "parse", "count", "dead-letters")
+    assert [(each.state, each.rows) for each in progress] == [("done", 8)] * 4
+    stage.feed(message("WARN 8", 8))
+    assert [each.rows for each in stage.run("archive", "parse", "count")] == [1, 1, 1]
+    everything = [("logs", 0, n) for n in range(9)]
+    assert offsets(read_archive(stage.spark, stage.archive)) == everything
+    lines = lines_table(stage.archive).read(stage.spark)
+    assert offsets(lines) == everything
+    assert [row.offset for row in lines.where("error IS NOT NULL").collect()] == [6]
+    levels = read_counts(stage.spark, stage.archive).groupBy("level").sum("messages").collect()
+    assert {row[0]: row[1] for row in levels} == {"INFO": 5, "ERROR": 2, "UNPARSED": 1, "WARN": 1}
+    (letter,) = stage.sink.read(stage.spark, "")
+    assert (letter.topic, bytes(letter.value)) == ("logs.dlq", b"prose")
+
+
+def test_a_lost_checkpoint_archives_and_counts_nothing_twice(stage: Stage) -> None:
+    stage.feed(*(message(f"INFO {n}", n) for n in range(5)))
+    stage.run("archive", "count")
+    shutil.rmtree(stage.settings.checkpoints)
+    stage.feed(message("INFO 5", 5))
+    stage.run("archive", "count")
+    assert offsets(read_archive(stage.spark, stage.archive)) == [("logs", 0, n) for n in range(6)]
+    assert read_counts(stage.spark, stage.archive).collect()[0].messages == 6
+
+
+def hit(offset: int, seconds: float, host: str, path: str, status: int = 200) -> tuple[Any, ...]:
+    clock = f"{12 + int(seconds) // 3600:02}:{int(seconds) // 60 % 60:02}:{int(seconds) % 60:02}"
+    line = f'{host} - - [31/Jan/2026:{clock} +0000] "GET {path} HTTP/1.1" {status} 10 "-" "agent"'
+    return message(line, offset, topic="web", seconds=seconds)
+
+
+def test_sessions_end_with_a_pause_and_come_once(stage: Stage) -> None:
+    stage.feed(hit(0, 0, "a", "/in"), hit(1, 600, "a", "/out", 500), hit(2, 30, "b", "/"))
+    stage.run("sessions")
+    assert read_sessions(stage.spark, stage.archive).count() == 0  # they may go on
+    stage.feed(hit(3, 4000, "a", "/again"))
+    stage.feed(hit(4, 4001, "c", "/"))
+    stage.run("sessions")
+    found = read_sessions(stage.spark, stage.archive).collect()
+    assert {(row.host, row.requests, row.errors, row.first_path, row.last_path) for row in found} == {
+        ("a", 2, 1, "/in", "/out"),
+        ("b", 1, 0, "/", "/"),
+    }
+    shutil.rmtree(stage.settings.checkpoints)
+    with pytest.raises(PipelineFailed, match="was written by another query"):
+        stage.run("sessions")
+    assert read_sessions(stage.spark, stage.archive).count() == 2
+
+
+def test_a_leap_of_the_error_rate_is_told_once(stage: Stage) -> None:
+    def minute(number: int, errors: int, total: int) -> list[tuple[Any, ...]]:
+        return [
+            message(f"{'ERROR' if n < errors else 'INFO'} x", 100 * number + n, seconds=60 * number + n / 2)
+            for n in range(total)
+        ]
+
+    # A minute in twenty with an error is usual; the sixth has a third of them; the eighth too few to say.
+    quiet = [row for number in range(5) for row in minute(number, 1, 20)]
+    stage.feed(*quiet, *minute(5, 10, 30), *minute(6, 1, 20), *minute(7, 4, 4))
+    stage.feed(message("INFO later", 9000, seconds=3600))
+    stage.run("alert")
+    stage.feed(message("INFO later still", 9001, seconds=7200))
+    stage.run("alert")
+    (alert,) = stage.sink.read(stage.spark, "alerts")
+    assert bytes(alert.key) == b"logs"
+    assert json.loads(bytes(alert.value)) == {
+        "kind": "error_rate",
+        "topic": "logs",
+        "minute": "2026-01-31T12:05:00Z",
+        "errors": 10,
+        "messages": 30,
+        "rate": 0.3333,
+        "usual_rate": 0.05,
+    }
+
+
+def test_anybody_adds_a_pipeline_with_a_file(stage: Stage) -> None:
+    (slow,) = choose([str(ROOT / "examples/pipelines/slow_requests.py")], STANDARD)
+    stage.feed(message("WARN request 1 took 19 ms", 0), message("WARN request 2 took 83 ms", 1))
+    stage.run(slow)
+    (row,) = stage.sink.read(stage.spark, "slow")
+    assert (row.key, row.value) == ("logs", "request 2 took 83 ms")
+
+
+def test_a_users_table_grows_once_for_each_batch(stage: Stage) -> None:
+    @pipeline(to_table="sizes", source="messages")
+    def sizes(messages: Any) -> Any:
+        return messages.selectExpr("offset", "length(value) AS bytes")
+
+    stage.feed(message("four", 0))
+    stage.run(sizes)
+    stage.feed(message("sixsix", 1))
+    stage.run(sizes)
+    # As Spark does after a crash before it noted its last batch.
+    last = max(
+        (stage.settings.checkpoints / "sizes" / "commits").glob("[0-9]*"), key=lambda path: int(path.name)
+    )
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+    stage.run(sizes)
+    directory = stage.archive / "sizes"
+    paths = [str(directory / file.path) for file in read_manifest(directory).files]
+    assert sorted(map(tuple, stage.spark.read.parquet(*paths).collect())) == [(0, 4), (1, 6)]
+
+
+def test_a_pipeline_that_fails_says_why_and_the_others_stop(stage: Stage) -> None:
+    @pipeline(to_topic="out")
+    def broken(lines: Any) -> Any:
+        return lines.selectExpr("raise_error('no bread today') AS value")
+
+    stage.feed(message("INFO x", 0))
+    with pytest.raises(PipelineFailed, match=r"pipeline broken: .*no bread today"):
+        stage.run("count", broken)
+    assert list(stage.spark.streams.active) == []
+
+
+@pytest.mark.parametrize(("failures", "ends_well"), [(2, True), (4, False)])
+def test_a_python_process_that_came_too_late_is_waited_for_again(
+    stage: Stage, failures: int, ends_well: bool
+) -> None:
+    calls: list[int] = []
+
+    def add(directory: Path, batch: Any, incarnations: Any) -> int:
+        calls.append(1)
+        if len(calls) <= failures:
+            raise RuntimeError("Python worker failed to connect back.")
+        return add_to_archive(directory, batch, incarnations)
+
+    late = Pipeline("late", "", lambda frame: frame, "messages", table=archive_table, to_archive=add)
+    stage.feed(message("INFO x", 0))
+    if ends_well:
+        assert [(each.state, each.rows) for each in stage.run(late)] == [("done", 1)]
+        assert offsets(read_archive(stage.spark, stage.archive)) == [("logs", 0, 0)]
+    else:
+        with pytest.raises(PipelineFailed, match="pipeline late: Python worker failed to connect back"):
+            stage.run(late)
+    assert len(calls) == min(failures, 3) + 1
+
+
+def test_files_and_names_that_make_no_pipeline_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    (tmp_path / "broken.py").write_text("import nothing_of_the_sort\n")
+    for name, expected in [
+        ("archiv", "archiv: no such pipeline; expected archive, parse"),
+        (str(tmp_path / "gone.py"), "gone.py: no such Python file"),
+        (str(tmp_path / "empty.py"), "empty.py: makes no pipeline"),
+        (str(tmp_path / "broken.py"), "broken.py: ModuleNotFoundError: No module named"),
+    ]:
+        with pytest.raises(InvalidSetting, match=expected):
+            choose([name], STANDARD)
+    with pytest.raises(InvalidSetting, match="count: more than one pipeline"):
+        choose(["count", "count"], STANDARD)
+    with pytest.raises(InvalidSetting, match="either to_topic or to_table"):
+        pipeline()
+
+
+def test_what_belongs_to_a_pipeline_runs_with_it() -> None:
+    assert [each.name for each in choose(["parse"], STANDARD)] == ["parse", "dead-letters"]
+    assert [each.name for each in choose(["dead-letters", "parse"], STANDARD)] == ["dead-letters", "parse"]
+
+
+def test_the_reason_is_what_was_raised_last() -> None:
+    text = (
+        "[X] Reason: Traceback (most recent call last):\n  File\ntalweg.errors.StorageError: a b\n\nat java"
+    )
+    assert reason(text) == "a b"
+    assert reason("[SPARK] first line\nmore") == "[SPARK] first line"
+    assert reason("") == "it does not say why"
