@@ -32,4 +32,4 @@ def test_the_examples_run(scene: Scene, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_every_option_is_in_the_table() -> None:
     named = set(re.findall(r"`([\w.]+)`", DOCUMENT[DOCUMENT.index("## Options") :]))
-    assert set(ALL) - named == {"checkpointLocation"}
+    assert set(ALL) - named == {"checkpointLocation", "queryName"}

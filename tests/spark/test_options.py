@@ -24,6 +24,12 @@ def test_names_are_read_in_any_capitals() -> None:
     assert not batch(FAILONDATALOSS="false").fail_on_data_loss
 
 
+@pytest.mark.parametrize("name", ["checkpointLocation", "queryName"])
+def test_what_is_for_spark_itself_may_come_along(name: str) -> None:
+    assert stream(**{name: "mine"}).min_partitions == stream().min_partitions
+    assert write_options(Given({"topic": "logs", name: "mine"}), streaming=True).topic == "logs"
+
+
 @pytest.mark.parametrize("name", ["servers", "kafka.bootstrap.servers", "bootstrap.servers"])
 def test_servers_may_be_spelt_as_with_kafka(name: str) -> None:
     connect = batch(**{name: "one:8000, two:8000"}).connect

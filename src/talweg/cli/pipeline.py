@@ -1,6 +1,7 @@
 """`talweg pipeline`: log pipelines on Spark; what they made, as tables and charts."""
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -93,7 +94,7 @@ def run(
     source.chosen()  # what is wrong with topics or servers is said before Spark starts
     settings = RunSettings(archive.absolute(), _checkpoints(archive, checkpoints), follow)
     told_to_stop = threading.Event()
-    with _session(master) as spark, _signals(told_to_stop):
+    with _session(master, settings.checkpoints) as spark, _signals(told_to_stop):
         display = choose_display(as_json=as_json)
         try:
             running = Run(spark, pipelines, source, TopicsSink(servers), settings)
@@ -173,8 +174,9 @@ def redrive(
     from talweg.pipeline.redrive import redrive as send_back  # noqa: PLC0415
 
     TopicsSource(servers, (f"{topic.removesuffix(SUFFIX)}{SUFFIX}",)).chosen()
-    with _session(master) as spark:
-        count = send_back(spark, servers, topic, _checkpoints(archive, checkpoints))
+    directory = _checkpoints(archive, checkpoints)
+    with _session(master, directory) as spark:
+        count = send_back(spark, servers, topic, directory)
     if as_json:
         print_json({"topic": topic, "letters": count})
     else:
@@ -226,18 +228,38 @@ def _alerts(servers: str | None) -> tuple[dict[str, Any], ...]:
 
 
 @contextmanager
-def _session(master: str) -> Iterator["SparkSession"]:
+def _session(master: str, directory: Path) -> Iterator["SparkSession"]:
     from talweg.pipeline.session import open_session  # noqa: PLC0415
 
-    quiet = {"spark.ui.showConsoleProgress": "false"}
-    spark = open_session(master, quiet)
-    # What goes wrong is told in a line; Spark would tell it in hundreds, and its bridge to Python once more.
-    spark.sparkContext.setLogLevel("OFF")
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    log = directory / "spark.log"
+    with _standard_error_into(log):
+        try:
+            spark = open_session(master, {"spark.ui.showConsoleProgress": "false"})
+        except TalwegError as error:
+            raise Failed(f"{error} (more in {log})") from None
+    spark.sparkContext.setLogLevel("WARN")
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what goes wrong is told in a line
     try:
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _standard_error_into(log: Path) -> Iterator[None]:
+    """Whatever is started meanwhile keeps it: Spark tells what goes wrong in hundreds of lines, and its
+    workers take their leave with stack traces. We tell it in one, and say where the others are."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ _READ: Final = (
 )
 _WRITE: Final = ("topic", "transaction", "compression")
 _BOTH: Final = (*_SERVERS, "timeoutMs")
-_SPARK: Final = ("checkpointLocation",)  # Spark's own, which come along with ours
+_SPARK: Final = ("checkpointLocation", "queryName")  # Spark's own, which come along with ours
 ALL: Final = (*_BOTH, *_READ, *_WRITE, *_SPARK)
 
 TIMEOUT_MS: Final = 60_000
