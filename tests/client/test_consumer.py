@@ -415,3 +415,27 @@ def unused_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+def test_a_groups_lag_is_in_the_plain_api_too(cluster: LocalCluster, topic: str, servers: list[str]) -> None:
+    create(cluster, topic, 2)
+    produce(cluster, topic, numbered(5), 0)
+    produce(cluster, topic, numbered(3), 1)
+    with Consumer(topic, servers=servers, group="readers", partitions=[0]) as consumer:
+        consumer.seek(topic, 0, 4)
+        consumer.commit()
+    with cluster.ask() as manager:
+        assert manager.get(f"/size?topic={topic}&consumer=readers") == {
+            "status": "success",
+            "size": 4,
+            "partitions": {"0": 1, "1": 3},
+        }
+        assert manager.get(f"/size?topic={topic}&consumer=readers&partition=0")["size"] == 1
+        assert manager.get(f"/size?topic={topic}&consumer=nobody")["size"] == 8
+        for wrong in ("", "&consumer=a&consumer_id=1", "&consumer=%231"):
+            with pytest.raises(BadRequest, match="consumer"):
+                manager.get(f"/size?topic={topic}{wrong}")
+        with pytest.raises(TopicNotFound):
+            manager.get("/size?topic=gone&consumer=readers")
+        with pytest.raises(PartitionNotFound):
+            manager.get(f"/size?topic={topic}&consumer=readers&partition=9")

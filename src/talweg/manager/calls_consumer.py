@@ -79,7 +79,7 @@ class ConsumerCalls:
                 "How many messages a consumer has not read",
                 parameters=AskSize,
                 answer=Size,
-                errors=finding,
+                errors=(*finding, TopicNotFound),
                 tag=_TAG,
             ),
             Call(
@@ -150,7 +150,16 @@ class ConsumerCalls:
 
     async def _size(self, request: Request[AskSize, None]) -> Size:
         wanted = request.parameters
-        sizes = await self._parts.consuming.sizes(wanted.topic, wanted.consumer_id, wanted.partition)
+        consuming = self._parts.consuming
+        if (wanted.consumer_id is None) == (wanted.consumer is None):
+            raise BadRequest("either consumer_id or consumer says whose size it is")
+        if wanted.consumer_id is not None:
+            sizes = await consuming.sizes(wanted.topic, wanted.consumer_id, wanted.partition)
+        else:
+            assert wanted.consumer is not None
+            if wanted.consumer.startswith("#"):
+                raise BadRequest("consumer: names do not begin with #; a registered one has a consumer_id")
+            sizes = await consuming.sizes_of_group(wanted.topic, wanted.consumer, wanted.partition)
         total = sum(sizes.values())
         if wanted.partition is not None:
             return Size(size=total)

@@ -105,8 +105,18 @@ class Consuming:
         topic, consumer = await self.find(topic_name, consumer_id, partition)
         if partition is None:
             partition = consumer.partition
+        return await self._sizes(topic, consumer_name(consumer_id), partition)
+
+    async def sizes_of_group(self, topic_name: str, name: str, partition: int | None) -> dict[int, int]:
+        """How many messages lie behind a name's positions. Raises TopicNotFound and PartitionNotFound."""
+        topic = await self._follower.topic(topic_name)
+        if partition is not None:
+            check_partition(topic, partition)
+        return await self._sizes(topic, name, partition)
+
+    async def _sizes(self, topic: Topic, name: str, partition: int | None) -> dict[int, int]:
         partitions = range(topic.partitions) if partition is None else (partition,)
-        ends = await self._ends(topic, consumer_name(consumer_id), partitions)
+        ends = await self._ends(topic, name, partitions)
         return {p: max(0, end.next_offset - end.position) for p, end in zip(partitions, ends, strict=True)}
 
     def _new_cursor(self, consumer_id: int) -> _Cursor:

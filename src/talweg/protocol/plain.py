@@ -131,10 +131,12 @@ class Consumed(Answer, frozen=True, kw_only=True):
 
 
 class AskSize(Parameters, frozen=True, kw_only=True):
-    """Of which consumer, and of which partition if of one."""
+    """Of which consumer, and of which partition if of one. Either the number of a registered consumer, or the
+    name that a group commits its positions under; one that has committed nothing has everything left."""
 
     topic: str
-    consumer_id: Natural
+    consumer_id: Natural | None = None
+    consumer: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
     partition: Natural | None = None
 
 
