@@ -21,6 +21,23 @@ settings.register_profile(
 settings.load_profile("house")
 
 
+# Fixtures of a module that are whole clusters: on two workers they would be started twice.
+CLUSTERS = frozenset({"module_cluster", "standing"})
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a cluster stay together; the longest row of tests, those over Spark, begins first."""
+
+    def begins_later(item: pytest.Item) -> bool:
+        group = item.get_closest_marker("xdist_group")
+        if group is None and CLUSTERS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        return group is None or group.args != ("spark",)
+
+    items.sort(key=begins_later)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record", action="store_true", help="write what scenarios print now as their expected output"

@@ -133,6 +133,8 @@ def test_what_is_added_to_what_is_gone_does_not_count() -> None:
     assert not batch.counted(batch.values, 0)
 
 
+# An interrupt that strikes in a weak reference's callback is swallowed by Python itself, with a warning.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_interrupts_leave_it_usable(servers: list[str], topic: str) -> None:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
