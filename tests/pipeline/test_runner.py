@@ -168,16 +168,22 @@ def test_a_pipeline_that_fails_says_why_and_the_others_stop(stage: Stage) -> Non
     assert list(stage.spark.streams.active) == []
 
 
-@pytest.mark.parametrize(("failures", "ends_well"), [(2, True), (4, False)])
-def test_a_python_process_that_came_too_late_is_waited_for_again(
-    stage: Stage, failures: int, ends_well: bool
+TOO_LATE = "Python worker failed to connect back."
+
+
+@pytest.mark.parametrize(
+    ("why", "failures", "ends_well"),
+    [(TOO_LATE, 2, True), ("Task not serializable", 1, True), (TOO_LATE, 4, False)],
+)
+def test_a_query_that_failed_by_no_fault_of_its_own_is_started_again(
+    stage: Stage, why: str, failures: int, ends_well: bool
 ) -> None:
     calls: list[int] = []
 
     def add(directory: Path, batch: Any, incarnations: Any) -> int:
         calls.append(1)
         if len(calls) <= failures:
-            raise RuntimeError("Python worker failed to connect back.")
+            raise RuntimeError(why)
         return add_to_archive(directory, batch, incarnations)
 
     late = Pipeline("late", "", lambda frame: frame, "messages", table=archive_table, to_archive=add)

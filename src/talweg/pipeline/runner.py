@@ -22,9 +22,10 @@ from talweg.pipeline.table import Table
 
 COMPACT_EVERY: Final = 50  # batches of a pipeline that goes on
 _LOOK_SECONDS: Final = 0.2
-# Spark waits some seconds for a Python process of its own, and on a busy machine gives up. Nothing is wrong
-# with the query then, and whatever it did is not done twice, so it is started again; but not for ever.
-_NOT_ITS_FAULT: Final = "Python worker failed to connect back"
+# Spark waits some seconds for a Python process of its own, and on a busy machine gives up; and queries of one
+# session now and then serialise what they share while it changes. Nothing is wrong with the query then, and
+# whatever it did is not done twice, so it is started again; but not for ever.
+_NOT_ITS_FAULT: Final = ("Python worker failed to connect back", "Task not serializable")
 _RESTARTS_MAX: Final = 3
 
 
@@ -171,7 +172,8 @@ class Run:
             error = query.exception()
             if error is None:
                 continue
-            if _NOT_ITS_FAULT not in str(error) or self._restarts[name] >= _RESTARTS_MAX:
+            its_fault = not any(text in str(error) for text in _NOT_ITS_FAULT)
+            if its_fault or self._restarts[name] >= _RESTARTS_MAX:
                 raise PipelineFailed(f"pipeline {name}: {reason(str(error))}")
             self._restarts[name] += 1
             self._queries[name] = self._start(self._pipelines[name], self._incarnations)
