@@ -4,15 +4,14 @@ A manager that dies, stands still or has no primary to send a write on to costs 
 done twice is repeated only when it is certain that it was not done.
 """
 
-import os
 import random
 import threading
 import time
-from collections.abc import Sequence
 from typing import Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from myqueue.connections import Answer, Connections
+from talweg.client.servers import Servers, read_servers
 from talweg.errors import (
     InvalidSetting,
     LeaseLost,
@@ -23,9 +22,6 @@ from talweg.errors import (
     Unreachable,
 )
 
-DEFAULT: Final = "http://127.0.0.1:8000"
-VARIABLE: Final = "TALWEG_URL"
-
 _ANSWER_SECONDS_MAX: Final = 15.0  # more than managers give each other
 _FIRST_SECONDS_MAX: Final = 5.0  # to reach any manager at all: an address may simply be wrong
 _PAUSE_SECONDS: Final = 0.05  # before the first repetition; doubles with each
@@ -34,26 +30,14 @@ _PAUSE_SECONDS_MAX: Final = 1.0
 # Whoever answers this has done nothing.
 _NOT_DONE: Final = (Unreachable, LeaseLost, Overloaded, TooFewBrokers)
 
-Broker = str | Sequence[str] | None
+Broker = Servers
 
 
 def read_addresses(broker: Broker) -> tuple[str, ...]:
     """HOST:PORT of each; of TALWEG_URL if nothing is given. Raises InvalidSetting."""
-    given = broker or os.environ.get(VARIABLE) or DEFAULT
-    texts = given.split(",") if isinstance(given, str) else list(given)
-    return tuple(dict.fromkeys(_read_address(text.strip()) for text in texts))
-
-
-def _read_address(text: str) -> str:
-    expected = f"broker: expected HOST:PORT or http://HOST:PORT, not {text!r}"
-    try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise InvalidSetting(expected) from None
-    if parts.scheme != "http" or not host or parts.path.strip("/") or parts.query or "@" in parts.netloc:
-        raise InvalidSetting(expected)
-    return f"[{host}]:{port or 80}" if ":" in host else f"{host}:{port or 80}"
+    if isinstance(broker, str) and not all(text.strip() for text in broker.split(",")):
+        raise InvalidSetting(f"broker: expected HOST:PORT between commas, not {broker!r}")
+    return tuple(url.removeprefix("http://") for url in read_servers(broker or None, "broker"))
 
 
 class Managers:

@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -25,15 +24,9 @@ from talweg.errors import (
     Unreachable,
 )
 from talweg.testing.cluster import LocalCluster
+from talweg.testing.processes import wait_until
 
 pytestmark = pytest.mark.xdist_group("myqueue")
-
-
-def wait_until(holds: Callable[[], bool], what: str, seconds_max: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds_max
-    while not holds():
-        assert time.monotonic() < deadline, f"waited {seconds_max} s for {what}"
-        time.sleep(0.05)
 
 
 def texts(consumer: MyConsumer, count: int) -> list[str | None]:
@@ -161,7 +154,7 @@ def test_a_consumer_that_is_closed_ends_its_iteration(broker: str, topic: str) -
         reading = threading.Thread(target=lambda: seen.extend(consumer))
         reading.start()
         producer.produce(topic, "x")
-        wait_until(lambda: consumer.size() == 0, "it to be read")
+        wait_until(lambda: consumer.size() == 0, "it to be read", 20)
         consumer.close()
         reading.join(20)
         assert not reading.is_alive()
@@ -196,7 +189,7 @@ def test_clients_are_listed_as_active_until_they_are_closed(api: ApiHandler, bro
     producer = MyProducer(topic, broker, heartbeat_seconds=0.3)
     consumer = MyConsumer(topic, broker, heartbeat_seconds=0.3)
     producing, consuming = producer.producer_ids[topic], consumer.consumer_ids[topic]
-    wait_until(lambda: status(api.list_consumers(), consuming) is not None, "the list to know it")
+    wait_until(lambda: status(api.list_consumers(), consuming) is not None, "the list to know it", 20)
     registered = time.monotonic()
     # Longer than one that is silent would be listed.
     while time.monotonic() - registered < 5:
@@ -205,8 +198,8 @@ def test_clients_are_listed_as_active_until_they_are_closed(api: ApiHandler, bro
         time.sleep(0.5)
     producer.close()
     consumer.close()
-    wait_until(lambda: status(api.list_producers(), producing) == "inactive", "it to be inactive")
-    wait_until(lambda: status(api.list_consumers(), consuming) == "inactive", "it to be inactive")
+    wait_until(lambda: status(api.list_producers(), producing) == "inactive", "it to be inactive", 20)
+    wait_until(lambda: status(api.list_consumers(), consuming) == "inactive", "it to be inactive", 20)
 
 
 def test_a_client_that_is_forgotten_falls_silent(broker: str, topic: str) -> None:
@@ -217,7 +210,7 @@ def test_a_client_that_is_forgotten_falls_silent(broker: str, topic: str) -> Non
     producer = MyProducer(topic, broker, heartbeat_seconds=0.1)
     assert beating() == before + 1
     del producer
-    wait_until(lambda: beating() == before, "its heartbeat to end")
+    wait_until(lambda: beating() == before, "its heartbeat to end", 20)
 
 
 def test_the_handler_answers_every_call(api: ApiHandler, topic: str) -> None:
@@ -242,9 +235,9 @@ def test_the_handler_answers_every_call(api: ApiHandler, topic: str) -> None:
     assert {each["status"] for each in api.list_brokers()} == {"active"}
     number = api.list_brokers()[0]["id"]
     api.deactivate_broker(number)
-    wait_until(lambda: api.list_brokers()[0]["status"] == "deactivated", "it to be deactivated")
+    wait_until(lambda: api.list_brokers()[0]["status"] == "deactivated", "it to be deactivated", 20)
     api.activate_broker(number)
-    wait_until(lambda: api.list_brokers()[0]["status"] == "active", "it to be active")
+    wait_until(lambda: api.list_brokers()[0]["status"] == "active", "it to be active", 20)
     api.delete_topic(topic)
     with pytest.raises(TopicNotFound):
         api.delete_topic(topic)

@@ -45,7 +45,7 @@ from talweg.protocol.batches import (
     Produce,
     Produced,
 )
-from talweg.protocol.bundles import consumer_name
+from talweg.protocol.bundles import position_name
 from talweg.protocol.transactions import TRANSACTIONS
 from talweg.records import (
     RAW_BYTES_MAX,
@@ -198,7 +198,7 @@ class RecordCalls:
     async def _commit(self, request: Request[PartitionPath, Commit]) -> None:
         place, commit = request.parameters, request.body
         partition = self._broker.hosting.partition(place.topic, place.partition)
-        name = _position_name(commit.consumer, commit.consumer_id)
+        name = position_name(commit.consumer, commit.consumer_id)
         moved = partition.commit_position(name, commit.offset, seek=commit.seek, keep_bytes=commit.keep_bytes)
         await within(self._settings.request_seconds_max, moved)
 
@@ -206,18 +206,7 @@ class RecordCalls:
         asked = request.parameters
         partition = self._broker.hosting.partition(asked.topic, asked.partition)
         await partition.ends()  # a leader of the past would name a position of the past
-        return PositionAnswer(position=partition.position(_position_name(asked.consumer, asked.consumer_id)))
-
-
-def _position_name(consumer: str | None, consumer_id: int | None) -> str:
-    if (consumer is None) == (consumer_id is None):
-        raise BadRequest("either consumer or consumer_id says whose position it is")
-    if consumer is None:
-        assert consumer_id is not None
-        return consumer_name(consumer_id)
-    if consumer.startswith("#"):
-        raise BadRequest("consumer: names do not begin with #; a registered consumer has a consumer_id")
-    return consumer
+        return PositionAnswer(position=partition.position(position_name(asked.consumer, asked.consumer_id)))
 
 
 def _checked_frames(media_type: str, body: bytes, produce: Produce) -> list[bytes]:

@@ -1,5 +1,6 @@
-"""Clients of the cluster: producers, consumers, administration. They find leaders themselves."""
+"""Clients of the cluster: producers, consumers, administration. They find leaders themselves.
 
-from talweg.client.cluster import Cluster
+Nothing is loaded here: `talweg` itself has the public names, and whoever needs a part of it loads no more.
+"""
 
-__all__ = ["Cluster"]
+__all__ = []

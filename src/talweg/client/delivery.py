@@ -8,6 +8,7 @@ import asyncio
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Final
 
@@ -38,7 +39,7 @@ class SentRun(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
-class Fate:
+class Fate(ABC):
     """What becomes of a batch: nothing yet, an offset, or an error. Told by the event loop that sends it."""
 
     __slots__ = ("_callbacks", "_looked_at", "error", "first_offset", "loop", "partition", "told", "topic")
@@ -54,18 +55,18 @@ class Fate:
         self._looked_at: set[int] | None = None  # which of its failed messages somebody asked about
 
     @property
+    @abstractmethod
     def count(self) -> int:
         """Messages in it."""
-        raise NotImplementedError
 
     @property
     def over(self) -> bool:
         """Whether it was delivered, or was given up."""
         return self._callbacks is None
 
+    @abstractmethod
     def timestamp_of(self, index: int) -> int:
         """Of a message, in microseconds since 1970."""
-        raise NotImplementedError
 
     def end(self, first_offset: int | None, error: TalwegError | None = None) -> None:
         """Tell everybody. Once."""
@@ -108,7 +109,11 @@ def _call(callback: Callable[[], object]) -> None:
 
 
 class Awaited:
-    """What deliveries of one message and of many have in common: they can be waited for."""
+    """What deliveries of one message and of many have in common: they can be waited for.
+
+    By its contract abstract; msgspec's structs, of which one is made for every message, have a metaclass of
+    their own.
+    """
 
     __slots__ = ()
 

@@ -13,18 +13,21 @@ DEFAULT: Final = "http://127.0.0.1:8000"
 Servers = str | Sequence[str] | None
 
 
-def read_servers(given: Servers) -> tuple[str, ...]:
-    """URLs from a text with commas, a list, or, of nothing, from TALWEG_URL; raises InvalidSetting."""
+def read_servers(given: Servers, setting: str = "servers") -> tuple[str, ...]:
+    """URLs from a text with commas, a list, or, of nothing, from TALWEG_URL.
+
+    Raises InvalidSetting, which names the setting that they were given by.
+    """
     if given is None:
         given = os.environ.get(VARIABLE) or DEFAULT
     parts = given.split(",") if isinstance(given, str) else list(given)
-    urls = dict.fromkeys(_url(part.strip()) for part in parts if part.strip())
+    urls = dict.fromkeys(_url(part.strip(), setting) for part in parts if part.strip())
     if not urls:
-        raise InvalidSetting("servers: expected at least one address, http://HOST:PORT or HOST:PORT")
+        raise InvalidSetting(f"{setting}: expected at least one address, http://HOST:PORT or HOST:PORT")
     return tuple(urls)
 
 
-def _url(part: str) -> str:
+def _url(part: str, setting: str) -> str:
     url = part if "://" in part else f"http://{part}"
     try:
         parts = urlsplit(url)
@@ -33,6 +36,6 @@ def _url(part: str) -> str:
     except ValueError:
         right, port = False, None
     if not right or parts.query or parts.fragment or parts.username:
-        raise InvalidSetting(f"servers: {part!r} is not an address; expected http://HOST:PORT or HOST:PORT")
+        raise InvalidSetting(f"{setting}: {part!r} is not an address; expected http://HOST:PORT or HOST:PORT")
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"http://{host}:{port or 80}"

@@ -24,7 +24,7 @@ from talweg.manager.follower import check_partition
 from talweg.manager.parts import Parts
 from talweg.manager.routing import START, Question
 from talweg.metadata import RESERVED_PREFIX, MemberKind, Start, Topic
-from talweg.protocol.bundles import StartAt, consumer_name
+from talweg.protocol.bundles import StartAt, consumer_name, position_name
 from talweg.protocol.plain import (
     AskSize,
     ClientHeartbeat,
@@ -151,15 +151,11 @@ class ConsumerCalls:
     async def _size(self, request: Request[AskSize, None]) -> Size:
         wanted = request.parameters
         consuming = self._parts.consuming
-        if (wanted.consumer_id is None) == (wanted.consumer is None):
-            raise BadRequest("either consumer_id or consumer says whose size it is")
+        name = position_name(wanted.consumer, wanted.consumer_id)
         if wanted.consumer_id is not None:
             sizes = await consuming.sizes(wanted.topic, wanted.consumer_id, wanted.partition)
         else:
-            assert wanted.consumer is not None
-            if wanted.consumer.startswith("#"):
-                raise BadRequest("consumer: names do not begin with #; a registered one has a consumer_id")
-            sizes = await consuming.sizes_of_group(wanted.topic, wanted.consumer, wanted.partition)
+            sizes = await consuming.sizes_of_group(wanted.topic, name, wanted.partition)
         total = sum(sizes.values())
         if wanted.partition is not None:
             return Size(size=total)

@@ -1,6 +1,7 @@
 """Progress for people and for programs: a live table on a terminal, lines elsewhere, or JSON."""
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final, Protocol, TextIO
 
@@ -71,7 +72,7 @@ def rate(progress: Progress) -> float:
     return progress.batch_rows / progress.seconds if progress.seconds else 0.0
 
 
-class _EachOnce:
+class _EachOnce(ABC):
     """Tells of what has changed, once."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -89,9 +90,9 @@ class _EachOnce:
     def close(self) -> None:
         self._stream.flush()
 
+    @abstractmethod
     def line(self, progress: Progress) -> str:
         """What is told of one."""
-        raise NotImplementedError
 
 
 class TextLines(_EachOnce):

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from talweg.errors import NotLeader, TalwegError, error_named
+from talweg.errors import BadRequest, NotLeader, TalwegError, error_named
 
 MSGPACK: Final = "application/msgpack"
 
@@ -114,6 +114,18 @@ decode_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
 def consumer_name(number: int) -> str:
     """What the position of a registered consumer is filed under. Other names never begin like this."""
     return f"#{number}"
+
+
+def position_name(consumer: str | None, consumer_id: int | None) -> str:
+    """What a position is filed under: of a registered consumer, or of any other name. Raises BadRequest."""
+    if (consumer is None) == (consumer_id is None):
+        raise BadRequest("either consumer or consumer_id says whose position it is")
+    if consumer is None:
+        assert consumer_id is not None
+        return consumer_name(consumer_id)
+    if consumer.startswith("#"):
+        raise BadRequest("consumer: names do not begin with #; a registered consumer has a consumer_id")
+    return consumer
 
 
 def failed(error: TalwegError) -> Failed:
