@@ -118,13 +118,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.flush()
             if given.count != 0:
                 recording.run(given.idle_seconds)
-        left = consumer.size() if given.count is not None and recording.error is None else None
-    return _tell(given.id, recording, given.count, left, as_json=given.json)
+    return _tell(given.id, recording, given.count, as_json=given.json)
 
 
-def _tell(number: int, recording: Recording, count: int | None, left: int | None, *, as_json: bool) -> int:
+def _tell(number: int, recording: Recording, count: int | None, *, as_json: bool) -> int:
     if as_json:
-        say_json({"consumer": number, "received": recording.count, "expected": count, "left": left})
+        say_json({"consumer": number, "received": recording.count, "expected": count})
     else:
         say(f"consumer {number}: {recording.count} messages received")
     if recording.error is not None:

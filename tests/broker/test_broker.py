@@ -277,3 +277,22 @@ def test_what_could_not_be_opened_is_asked_for_again(tmp_path: Path) -> None:
             assert await brokers.leader(20) == 0
 
     run(test())
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_nudge_in_the_moment_of_stopping_does_not_keep_it_from_stopping(tmp_path: Path, turns: int) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1, msgspec.structs.replace(QUICK, heartbeat_seconds=30.0)) as brokers:
+            # Its next beat is far away: from here on it waits for a nudge.
+            await wait_until(lambda: brokers.running[0].directory.carried.epoch == 1)
+            beating = next(
+                t for t in asyncio.all_tasks() if getattr(t.get_coro(), "__qualname__", "") == "Heart.run"
+            )
+            brokers.running[0].nudge()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            beating.cancel()
+            await asyncio.wait([beating], timeout=1.0)
+            assert beating.cancelled()
+
+    run(test())

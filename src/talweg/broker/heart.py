@@ -75,7 +75,10 @@ class Heart:
                 failures += 1
                 self._manager += 1
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._nudged.wait(), pause)
+                # Not wait_for: before Python 3.12 it forgets that it was cancelled if the nudge comes in the
+                # same moment, and who stops this broker would wait for ever.
+                async with asyncio.timeout(pause):
+                    await self._nudged.wait()
 
     async def close(self) -> None:
         """Hang up."""

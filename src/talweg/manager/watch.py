@@ -151,7 +151,9 @@ class Watch:
         while True:
             began = time.monotonic()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), self._health_seconds)
+                # Not wait_for, which may forget that it was cancelled (see the broker's heart).
+                async with asyncio.timeout(self._health_seconds):
+                    await self._woken.wait()
             self._woken.clear()
             if time.monotonic() - began > self._health_seconds + _HELD_UP_SECONDS:
                 self._health.listen_again()  # we were held up ourselves: what came meanwhile is still unread

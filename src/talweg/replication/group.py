@@ -94,7 +94,8 @@ class Group:
         reader = (offset, future)
         self._readers.append(reader)
         try:
-            await asyncio.wait_for(future, wait_seconds)
+            async with asyncio.timeout(wait_seconds):
+                await future
         except TimeoutError:
             return
         finally:
