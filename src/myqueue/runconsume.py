@@ -109,15 +109,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         file = path.open("w", encoding="utf-8", newline="\n")
     except OSError as error:
         raise InvalidSetting(f"--log_loc: {path} cannot be written: {error.strerror}") from None
-    with file, MyConsumer(given.topics, given.broker) as consumer:
-        with progress(f"consumer {given.id}", given.count) as advance:
-            recording = Recording(consumer, file, given.count, advance)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, recording.tell_to_stop)
-            sys.stderr.write(f"consumer {given.id} {READY}: {' '.join(given.topics)}\n")
-            sys.stderr.flush()
-            if given.count != 0:
-                recording.run(given.idle_seconds)
+    with (
+        file,
+        MyConsumer(given.topics, given.broker) as consumer,
+        progress(f"consumer {given.id}", given.count) as advance,
+    ):
+        recording = Recording(consumer, file, given.count, advance)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, recording.tell_to_stop)
+        sys.stderr.write(f"consumer {given.id} {READY}: {' '.join(given.topics)}\n")
+        sys.stderr.flush()
+        if given.count != 0:
+            recording.run(given.idle_seconds)
     return _tell(given.id, recording, given.count, as_json=given.json)
 
 

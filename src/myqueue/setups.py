@@ -5,7 +5,6 @@ are registered before the first producer starts. At the end everything that came
 that was sent.
 """
 
-import json
 import shutil
 import subprocess
 import sys

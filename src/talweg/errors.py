@@ -53,7 +53,7 @@ Callers branch on the class, `code` or `retriable`, never on the text.
 """
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class TalwegError(Exception):
@@ -62,6 +62,11 @@ class TalwegError(Exception):
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
     retriable: ClassVar[bool] = False
+
+    # When it ends a producer's `send_many` or `send_arrow`: how many messages were accepted before, and those
+    # that were not, as an Arrow table to be sent.
+    accepted: int | None = None
+    rest: Any = None
 
 
 class BadRequest(TalwegError):

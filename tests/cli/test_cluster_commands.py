@@ -23,9 +23,9 @@ def test_a_group_is_listed_described_and_moved(talweg: Shell, nine: str) -> None
     ]
     assert [(each["group"], each["lag"]) for each in listed] == [("movers", 5)]
     row = next(line for line in talweg("consumer", "list").lines if line.split()[1] == nine)
-    assert row.split() == ["movers", nine, "group", "-", "-", "5"]
+    assert row.split() == ["movers", nine, "group", "-", "-", "5", "-"]
     assert talweg("consumer", "describe", "movers", "--topic", nine).lines[1].split() == [
-        *(nine, "0", "4", "0", "9", "5")
+        *(nine, "0", "4", "0", "9", "5", "-")
     ]
     for where, position, rest in [("2", 2, range(2, 9)), ("-3", 6, range(6, 9)), ("end", 9, range(0))]:
         moved = talweg("consumer", "seek", "movers", nine, where, "-p", 0, "--json").json
@@ -154,3 +154,31 @@ def test_a_cluster_without_its_primary_is_found(talweg: Shell, cluster: LocalClu
     assert found["primary"] == "wrong"
     assert found[cluster.url] == "warning"
     assert found[reader] == "fine"
+
+
+def test_retention_is_held_back_for_a_group_and_released(talweg: Shell, nine: str) -> None:
+    talweg("topic", "consume", nine, "--group", "slow", "-p", 0, "-n", 4)
+    held = talweg("consumer", "hold", "slow", nine, "1.5GB", "--json").json
+    assert held == {"consumer": "slow", "topic": nine, "keep_bytes": 1_500_000_000, "partitions": [0, 1, 2]}
+    talweg("consumer", "hold", "slow", nine, "64KiB", "-p", 1)
+    (described,) = talweg("consumer", "describe", "slow", "--json").json["consumers"]
+    assert [(part["position"], part["keep_bytes"]) for part in described["partitions"]] == [
+        *((4, 1_500_000_000), (0, 65_536), (0, 1_500_000_000))
+    ]
+    assert described["overtaken"] is False
+    assert talweg("consumer", "describe", "slow").lines[1].endswith("  1.5 GB")
+    assert talweg("consumer", "release", "slow", nine, "-p", 0, "-p", 1).lines[1].split() == ["0", "-"]
+    row = next(line for line in talweg("consumer", "list").lines if line.split()[1] == nine)
+    assert row.split()[-2:] == ["1.5", "GB"]
+    assert talweg("consumer", "release", "slow", nine, "--json").json["partitions"] == [0, 1, 2]
+    assert talweg("consumer", "describe", "slow").lines[1].split()[-1] == "-"
+
+
+def test_a_hold_that_cannot_be_is_refused(talweg: Shell, nine: str) -> None:
+    assert "no group tpyo" in talweg.refuses("consumer", "hold", "tpyo", nine, "1GB", code=3)
+    assert "no group tpyo" in talweg.refuses("consumer", "release", "tpyo", nine, code=3)
+    assert "no consumer 4711" in talweg.refuses("consumer", "hold", 4711, nine, "1GB", code=3)
+    assert "'much' is no size" in talweg.refuses("consumer", "hold", "new", nine, "much", "--create", code=2)
+    assert "'0' is no size" in talweg.refuses("consumer", "hold", "new", nine, "0", "--create", code=2)
+    assert talweg("consumer", "hold", "new", nine, "1GB", "--create").lines[1].split() == ["0", "1.0", "GB"]
+    assert talweg("topic", "consume", nine, "--group", "new").lines == list(map(str, range(9)))

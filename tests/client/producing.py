@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from talweg.client.async_producer import AsyncProducer
+from talweg.client.async_transaction import AsyncTransaction
 from talweg.client.background import Background
 from talweg.client.cluster import Cluster
 from talweg.client.delivery import Deliveries, Delivery
@@ -38,6 +40,9 @@ class AsyncFace:
     def send_arrow(self, *arguments: Any, **named: Any) -> Deliveries:
         return self._background.run(self._producer.send_arrow(*arguments, **named))
 
+    def transaction(self) -> "AsyncTransactionFace":
+        return AsyncTransactionFace(self._background, self._producer.transaction())
+
     def flush(self, timeout: float | None = None) -> None:
         self._background.run(self._producer.flush(timeout))
 
@@ -46,6 +51,28 @@ class AsyncFace:
             self._background.run(self._producer.close(timeout))
         finally:
             self._background.close()
+
+
+class AsyncTransactionFace:
+    """An AsyncTransaction in the loop of its producer, called as a Transaction is."""
+
+    def __init__(self, background: Background, transaction: AsyncTransaction) -> None:
+        self._background = background
+        self._transaction = transaction
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._transaction, name)
+        if not callable(found):
+            return found
+        return lambda *arguments, **named: self._background.run(found(*arguments, **named))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._background.run(self._transaction.__aexit__(kind, error, trace))
 
 
 FACES = {"Producer": Producer, "AsyncProducer": AsyncFace}

@@ -288,6 +288,54 @@ def test_a_group_and_a_registered_consumer_are_sent_elsewhere(
         admin.seek("#1", topic, 0)
 
 
+# Holds
+
+
+def test_retention_is_held_back_where_a_consumer_is(cluster: LocalCluster, topic: str, admin: Any) -> None:
+    admin.create_topic(topic, 2)
+    produce(cluster, topic, numbered(5), 0)
+    admin.seek("slow", topic, 3, partition=0)
+    assert admin.hold("slow", topic, 1_000_000) == [0, 1]
+    assert admin.hold("slow", topic, 500, partition=1) == [1]
+    (slow,) = admin.consumers(topic)
+    held = {number: (each.position, each.keep_bytes) for number, each in slow.partitions.items()}
+    assert held == {0: (3, 1_000_000), 1: (0, 500)}  # where it was, and from the first message on
+    assert (slow.keep_bytes, slow.overtaken) == (1_000_000, False)
+    admin.seek("slow", topic, 1, partition=0)  # it may move, and is still waited for
+    assert admin.release("slow", topic, partition=1) == [1]
+    (slow,) = admin.consumers(topic)
+    held = {number: (each.position, each.keep_bytes) for number, each in slow.partitions.items()}
+    assert held == {0: (1, 1_000_000), 1: (0, None)}
+    assert admin.release("slow", topic) == [0, 1]
+    assert admin.release("nobody", topic) == [0, 1]
+    (slow,) = admin.consumers(topic)  # and nobody has become somebody by that
+    assert slow.keep_bytes is None
+
+
+def test_a_registered_consumer_is_held_for_in_what_it_reads(
+    cluster: LocalCluster, topic: str, admin: Any
+) -> None:
+    admin.create_topic(topic, 2)
+    with cluster.ask() as manager:
+        number = manager.post("/consumer/register", topic=topic, partition=1)["consumer_id"]
+    assert admin.hold(number, topic, 1_000_000) == [1]
+    (registered,) = admin.consumers(topic)
+    assert {number: each.keep_bytes for number, each in registered.partitions.items()} == {1: 1_000_000}
+
+
+def test_holds_that_cannot_be_are_refused(topic: str, admin: Any) -> None:
+    admin.create_topic(topic, 1)
+    with pytest.raises(ConsumerNotFound):
+        admin.hold(12345, topic, 1_000)
+    with pytest.raises(PartitionNotFound, match="no partition 2"):
+        admin.hold("slow", topic, 1_000, partition=2)
+    with pytest.raises(BadRequest, match="keep_bytes: expected a number of bytes from 1 up, got 0"):
+        admin.hold("slow", topic, 0)
+    with pytest.raises(BadRequest, match="#"):
+        admin.release("#1", topic)
+    assert admin.consumers(topic) == []
+
+
 # What dies
 
 

@@ -1,8 +1,6 @@
 """The cluster as clients see it: addresses, managers that go, leaders that are looked for."""
 
 import asyncio
-import os
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -254,48 +252,3 @@ def test_two_that_name_each_other_are_not_asked_for_ever() -> None:
             await known.close()
 
     asyncio.run(work())
-
-
-# The thread behind clients that block
-
-
-def test_what_is_begun_when_it_is_closed_is_refused() -> None:
-    background = Background("test")
-    assert background.run(asyncio.sleep(0, "done")) == "done"
-    waiting = background.begin(asyncio.sleep(60))
-    background.close()
-    background.close()
-    assert waiting.cancelled()
-    with pytest.raises(Unavailable, match="closed"):
-        background.run(asyncio.sleep(0))
-
-
-def test_closing_while_others_begin_leaves_nobody_waiting() -> None:
-    for _ in range(50):
-        background = Background("test")
-        ended = threading.Event()
-
-        def begin(background: Background = background, ended: threading.Event = ended) -> None:
-            try:
-                while True:
-                    background.run(asyncio.sleep(0))
-            except BaseException:  # noqa: BLE001 - cancelled, or refused
-                ended.set()
-
-        threading.Thread(target=begin, daemon=True).start()
-        background.close()
-        assert ended.wait(10)
-
-
-def test_a_fork_has_no_thread() -> None:
-    background = Background("test")
-    child = os.fork()
-    if child == 0:
-        try:
-            background.run(asyncio.sleep(0))
-        except Unavailable as error:
-            os._exit(7 if "fork" in str(error) else 1)
-        os._exit(2)
-    _, status = os.waitpid(child, 0)
-    background.close()
-    assert os.waitstatus_to_exitcode(status) == 7

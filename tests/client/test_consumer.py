@@ -167,11 +167,26 @@ def test_topics_and_partitions_take_turns(cluster: LocalCluster, topic: str, con
         assert consumer.assignment == ((topic, 0), (topic, 1), (other, 1))
         assert sum(consumer.lag().values()) == 9000
         places: list[tuple[str, int]] = []
-        time.sleep(0.5)  # until all of it is read ahead; else who comes first is not for us to say
+        # All of it is read ahead; else who comes first is not for us to say.
+        wait_until(lambda: sum(consumer.buffered().values()) == 9000, "all to be read ahead", 30)
         while len(places) < 9:
             batch = consumer.poll_batch(timeout=10)
             places.append((batch.topic, batch.partition))
         assert {*places[:3]} == {*places[3:6]} == {*places[6:]} == {(topic, 0), (topic, 1), (other, 1)}
+
+
+def test_what_was_read_ahead_is_counted(cluster: LocalCluster, topic: str, consume: Make) -> None:
+    create(cluster, topic, 2)
+    for partition in range(2):
+        produce(cluster, topic, numbered(10), partition)
+    with consume(topic, max_poll_records=4) as consumer:
+        wait_until(lambda: sum(consumer.buffered().values()) == 20, "all to be read ahead", 30)
+        (first,) = taken(consumer, 1)  # the others that came with it are in hand, and not handed out
+        other = 1 - first.partition
+        assert consumer.buffered() == {(topic, first.partition): 9, (topic, other): 10}
+        consumer.poll_batch(timeout=10)
+        consumer.seek(topic, other, "latest")
+        assert consumer.buffered() == {(topic, first.partition): 6, (topic, other): 0}
 
 
 def test_seek_by_each_kind(cluster: LocalCluster, topic: str, consume: Make) -> None:
@@ -288,14 +303,16 @@ def _divide_by_zero_at(consumer: Any, offset: int) -> None:
 
 
 def test_automatic_commits_are_of_what_is_finished(cluster: LocalCluster, topic: str, consume: Make) -> None:
-    create(cluster, topic)
+    create(cluster, topic, 2)
     produce(cluster, topic, numbered(10))
     with consume(topic, group="g", auto_commit_interval_ms=50) as consumer:
         messages = consumer.messages()
         for _ in range(4):
             next(messages)  # the fourth is being worked on
         wait_until(lambda: consumer.committed(topic, 0) == 3, "three to be committed", 10)
-        time.sleep(0.2)
+        produce(cluster, topic, numbered(1), 1)
+        consumer.seek(topic, 1, "latest")
+        wait_until(lambda: consumer.committed(topic, 1) == 1, "more to be committed after that", 10)
         assert consumer.committed(topic, 0) == 3
         batch = consumer.poll_batch(timeout=10)  # the rest
         wait_until(lambda: consumer.committed(topic, 0) == 4, "four to be committed", 10)

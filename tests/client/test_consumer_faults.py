@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,17 +15,6 @@ from talweg.errors import OffsetOutOfRange, TopicNotFound, Unavailable
 from talweg.testing.asking import Asker
 from talweg.testing.cluster import LocalCluster
 from talweg.testing.processes import wait_until
-
-BOTH = {"--heartbeat": "200ms", "--partitions-max": "200", "--request-timeout": "3s"}
-BROKER = BOTH | {"--tick": "50ms", "--snapshot-every": "64 KiB", "--retention-every": "100ms"}
-SETTINGS = {"broker": BROKER, "manager": BOTH | {"--lease": "1s", "--health": "200ms"}}
-
-
-@pytest.fixture(scope="module")
-def module_cluster() -> Iterator[LocalCluster]:
-    """As everywhere here, but retention looks often and cuts finely."""
-    with LocalCluster(settings=SETTINGS) as cluster:
-        yield cluster
 
 
 class Writer(threading.Thread):

@@ -36,10 +36,11 @@ def test_a_producer_that_is_no_more_silences_nobody(
             heartbeats = Heartbeats(known, lambda: {10**9, number}, seconds=0.05)
             heartbeats.start()
             try:
-                while await asyncio.to_thread(last_heard, admin, topic) == first:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+                async with asyncio.timeout(20.0):
+                    while await asyncio.to_thread(last_heard, admin, topic) == first:  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
             finally:
                 await heartbeats.stop()
                 await known.close()
 
-        asyncio.run(asyncio.wait_for(beat(), 20.0))
+        asyncio.run(beat())

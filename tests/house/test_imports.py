@@ -20,7 +20,8 @@ Written = Callable[[str, str], Source]
 
 def core_dependencies() -> frozenset[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return frozenset(re.split(r"[^\w-]", wanted)[0].lower() for wanted in project["dependencies"])
+    names = (re.split(r"[^\w-]", wanted)[0].lower() for wanted in project["dependencies"])
+    return frozenset(name.replace("-", "_") for name in names)  # as they are imported
 
 
 @pytest.fixture(scope="module")

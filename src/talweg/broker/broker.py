@@ -17,10 +17,11 @@ from talweg.broker.directory import DataDirectory
 from talweg.broker.heart import Heart
 from talweg.broker.hosting import Hosting
 from talweg.broker.leaders import Leaders
+from talweg.broker.metrics import BrokerLook
 from talweg.broker.sweeping import Sweeping
 from talweg.config import BrokerSettings
 from talweg.errors import InvalidSetting, Unavailable
-from talweg.http import Application, Limits, Server
+from talweg.http import Application, Limits, MetricsCall, Server, Traffic
 from talweg.raft import Settings
 from talweg.replication import HostSettings, ReplicaHost
 from talweg.storage import LogStores, open_stores
@@ -174,12 +175,15 @@ class Broker:
                 self.failed.set_exception(error)
 
     def _application(self) -> Application:
+        traffic = Traffic()
+        metrics = MetricsCall("broker", __version__, traffic, lambda: BrokerLook(self._hosting).samples)
         calls = (
             *RecordCalls(self).calls(),
             *PositionCalls(self).calls(),
             *TransactionCalls(self).calls(),
             *BundleCalls(self).calls(),
             *StatusCalls(self).calls(),
+            *metrics.calls(),
         )
         return Application(
             calls,
@@ -189,6 +193,7 @@ class Broker:
                 requests_max=self.settings.requests_max, bodies_bytes_max=self.settings.bodies_bytes_max
             ),
             leader_endpoint=self.endpoint_of,
+            traffic=traffic,
         )
 
 

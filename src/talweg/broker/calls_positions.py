@@ -26,7 +26,7 @@ class PositionCalls:
                 "GET",
                 "/v1/topics/{topic}/consumers",
                 self._consumers,
-                "How far consumers have read",
+                "How far consumers have read, and for whom retention waits",
                 parameters=TopicPath,
                 answer=PositionsAnswer,
                 errors=LEADER_ERRORS,
@@ -52,9 +52,9 @@ class PositionCalls:
 async def _positions(partition: Partition) -> PartitionPositions | None:
     """None if another broker leads."""
     try:
-        ends, positions = await partition.positions()
+        ends, positions, holds = await partition.positions()
     except NotLeader:
         return None
     return PartitionPositions(
-        start_offset=ends.start_offset, next_offset=ends.next_offset, positions=positions
+        start_offset=ends.start_offset, next_offset=ends.next_offset, positions=positions, holds=holds
     )

@@ -127,7 +127,7 @@ class RecordCalls:
                 "POST",
                 f"{partition}/positions",
                 self._commit,
-                "Commit a position",
+                "Commit a position, or have retention wait for one",
                 parameters=PartitionPath,
                 body=Commit,
                 errors=(*WRITE_ERRORS, OffsetOutOfRange),
@@ -199,14 +199,22 @@ class RecordCalls:
         place, commit = request.parameters, request.body
         partition = self._broker.hosting.partition(place.topic, place.partition)
         name = position_name(commit.consumer, commit.consumer_id)
-        moved = partition.commit_position(name, commit.offset, seek=commit.seek, keep_bytes=commit.keep_bytes)
-        await within(self._settings.request_seconds_max, moved)
+        if commit.offset is not None:
+            work = partition.commit_position(
+                name, commit.offset, seek=commit.seek, keep_bytes=commit.keep_bytes
+            )
+        elif commit.keep_bytes is None or commit.seek:
+            raise BadRequest("offset: is missing; only keep_bytes may come without it")
+        else:
+            work = partition.hold(name, commit.keep_bytes)
+        await within(self._settings.request_seconds_max, work)
 
     async def _position(self, request: Request[AskPosition, None]) -> PositionAnswer:
         asked = request.parameters
         partition = self._broker.hosting.partition(asked.topic, asked.partition)
         await partition.ends()  # a leader of the past would name a position of the past
-        return PositionAnswer(position=partition.position(position_name(asked.consumer, asked.consumer_id)))
+        name = position_name(asked.consumer, asked.consumer_id)
+        return PositionAnswer(position=partition.position(name), keep_bytes=partition.hold_bytes(name))
 
 
 def _checked_frames(media_type: str, body: bytes, produce: Produce) -> list[bytes]:

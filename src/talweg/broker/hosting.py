@@ -219,9 +219,9 @@ class Hosting:
             return
         if target is None:
             wanted = self.assignments[group.incarnation].voters
-            ready = [voter for voter in wanted if voter != self.broker and _is_ready(raft, voter)]
+            ready = [voter for voter in wanted if voter != self.broker and is_ready(raft, voter)]
             target = ready[0] if ready else None
-        if target is None or not _is_ready(raft, target):
+        if target is None or not is_ready(raft, target):
             return
         now, offered = time.monotonic(), self._offered.get(group.incarnation)
         is_new = group.incarnation in self._new_wishes
@@ -294,7 +294,8 @@ def _lacks_little(raft: Raft, peer: int) -> bool:
     return progress is not None and progress.match_index + CAUGHT_UP_ENTRIES >= raft.log.last_index
 
 
-def _is_ready(raft: Raft, peer: int) -> bool:
+def is_ready(raft: Raft, peer: int) -> bool:
+    """Whether a voter of a group that is led here could lead it: it was heard of lately, and lacks little."""
     progress = raft.progress.get(peer)
     return (
         peer in raft.configuration.voters

@@ -91,10 +91,15 @@ class Partition:
         """The first offset that a consumer has not read; None if it never read here."""
         return self.serving().state.positions.get(consumer)
 
-    async def positions(self) -> tuple[Ends, dict[str, int]]:
-        """Where it begins and ends, confirmed by a majority, and the position of everybody who has one."""
+    def hold_bytes(self, consumer: str) -> int:
+        """Up to which size of the log retention waits for a consumer; 0: it does not."""
+        return self.serving().state.holds.get(consumer, 0)
+
+    async def positions(self) -> tuple[Ends, dict[str, int], dict[str, int]]:
+        """Where it begins and ends, confirmed by a majority, and everybody's positions and holds."""
         ends = await self.ends()
-        return ends, dict(self.serving().state.positions)
+        state = self.serving().state
+        return ends, dict(state.positions), dict(state.holds)
 
     async def commit_position(
         self, consumer: str, next_offset: int, *, seek: bool = False, keep_bytes: int | None = None
@@ -105,6 +110,18 @@ class Partition:
         self._check_range(next_offset)
         self._takes.pop(consumer, None)
         await self.group.commit_positions([Position(consumer, next_offset, seek, keep_bytes=keep_bytes)])
+
+    async def hold(self, consumer: str, keep_bytes: int) -> None:
+        """Have retention wait for a consumer, wherever it is, while the log has no more than that; 0 ends it.
+        Who has no position begins with the first message that is kept."""
+        await self.confirm()
+        replica = self.serving()
+        position = replica.state.positions.get(consumer)
+        if position is None and not keep_bytes:
+            return  # nothing is held for one that was never here
+        # No position goes back by itself, so one that moves on meanwhile stays where it is then.
+        offset = replica.start_offset if position is None else position
+        await self.group.commit_positions([Position(consumer, offset, keep_bytes=keep_bytes)])
 
     async def take(self, consumer: str, position: int | None, token: int) -> Taken | Moved | Empty:
         """The next message for a consumer; returns once its position behind it is replicated.

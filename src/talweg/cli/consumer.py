@@ -1,4 +1,4 @@
-"""`talweg consumer`: who reads, how far, and moving them."""
+"""`talweg consumer`: who reads, how far, moving them, and having retention wait for them."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,19 +8,23 @@ from talweg.cli import options
 from talweg.cli.admin import open_admin
 from talweg.cli.offsets import moment_text, read_place
 from talweg.cli.options import NEGATIVE_ARGUMENTS, TIMEOUT
-from talweg.cli.output import print_json, print_table
+from talweg.cli.output import bytes_text, print_json, print_table
 from talweg.errors import ConsumerNotFound, PartitionNotFound
 
 if TYPE_CHECKING:
     from talweg.cli.offsets import Place
     from talweg.client.admin import Admin
-    from talweg.client.description import ConsumerDescription
+    from talweg.client.description import ConsumerDescription, Progress
 
-app = typer.Typer(help="Consumers and groups: how far they have read, and moving them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Consumers and groups: how far they have read, moving them, and holding back retention for them.",
+    no_args_is_help=True,
+)
 
 OfTopic = Annotated[
     str | None, typer.Option("--topic", help="Only of this topic.", metavar="TOPIC", show_default=False)
 ]
+CreateGroup = Annotated[bool, typer.Option("--create", help="A group that nobody knows yet is fine.")]
 
 
 @app.command("list")
@@ -38,7 +42,7 @@ def list_consumers(
         print_json({"consumers": [_as_json(each) for each in found]})
         return
     print_table(
-        ("consumer", "topic", "kind", "status", "last seen", "unread"),
+        ("consumer", "topic", "kind", "status", "last seen", "unread", "hold"),
         [
             (
                 _name(each),
@@ -47,6 +51,7 @@ def list_consumers(
                 each.status,
                 None if each.last_heartbeat is None else moment_text(each.last_heartbeat),
                 each.lag,
+                _hold(each),
             )
             for each in found
         ],
@@ -69,9 +74,9 @@ def describe_consumer(
         print_json({"consumers": [_as_json(each) for each in found]})
         return
     print_table(
-        ("topic", "partition", "position", "start", "end", "unread"),
+        ("topic", "partition", "position", "start", "end", "unread", "hold"),
         [
-            (each.topic, number, part.position, part.start_offset, part.next_offset, part.lag)
+            (each.topic, number, part.position, part.start_offset, part.next_offset, part.lag, _hold(part))
             for each in found
             for number, part in sorted(each.partitions.items())
         ],
@@ -92,7 +97,7 @@ def seek_consumer(
     ],
     *,
     partition: options.Partition = None,
-    create: Annotated[bool, typer.Option("--create", help="A group that nobody knows yet is fine.")] = False,
+    create: CreateGroup = False,
     servers: options.Servers = None,
     timeout: options.Timeout = TIMEOUT,
     as_json: options.Json = False,
@@ -100,14 +105,79 @@ def seek_consumer(
     """Send a group, or a registered consumer, elsewhere. Nobody should be reading for it meanwhile."""
     place = read_place(where)
     with open_admin(servers, timeout) as admin:
-        whose = int(consumer) if consumer.isdecimal() else consumer
-        if isinstance(whose, str) and not create:
-            _find(admin, consumer, topic)
+        whose = _known(admin, consumer, topic, create=create)
         moved = _seek(admin, whose, topic, place, partition)
     if as_json:
         print_json({"consumer": consumer, "topic": topic, "positions": moved})
         return
     print_table(("partition", "position"), sorted(moved.items()))
+
+
+@app.command("hold")
+def hold_for_consumer(
+    consumer: options.Consumer,
+    topic: options.Topic,
+    size: Annotated[
+        str,
+        typer.Argument(
+            help="How long a partition's log may get for it: 65536, 500MB, 10GiB.",
+            metavar="SIZE",
+            show_default=False,
+        ),
+    ],
+    *,
+    partition: options.Partition = None,
+    create: CreateGroup = False,
+    servers: options.Servers = None,
+    timeout: options.Timeout = TIMEOUT,
+    as_json: options.Json = False,
+) -> None:
+    """Have retention keep what a group, or a registered consumer, has not read, up to a size."""
+    # Only here: it loads the client, which a command that explains itself does without.
+    from talweg.client.sizes import read_size  # noqa: PLC0415
+
+    keep_bytes = read_size(size)
+    with open_admin(servers, timeout) as admin:
+        whose = _known(admin, consumer, topic, create=create)
+        held = [number for each in _each(partition) for number in admin.hold(whose, topic, keep_bytes, each)]
+    if as_json:
+        print_json({"consumer": consumer, "topic": topic, "keep_bytes": keep_bytes, "partitions": held})
+        return
+    print_table(("partition", "hold"), [(number, bytes_text(keep_bytes)) for number in held])
+
+
+@app.command("release")
+def release_consumer(
+    consumer: options.Consumer,
+    topic: options.Topic,
+    *,
+    partition: options.Partition = None,
+    servers: options.Servers = None,
+    timeout: options.Timeout = TIMEOUT,
+    as_json: options.Json = False,
+) -> None:
+    """End a hold: retention waits no longer for a group, or a registered consumer."""
+    with open_admin(servers, timeout) as admin:
+        whose = _known(admin, consumer, topic)
+        released = [number for each in _each(partition) for number in admin.release(whose, topic, each)]
+    if as_json:
+        print_json({"consumer": consumer, "topic": topic, "partitions": released})
+        return
+    print_table(("partition", "hold"), [(number, None) for number in released])
+
+
+def _each(partitions: list[int] | None) -> list[int] | list[None]:
+    """Those that were named, or None for all of them at once."""
+    return sorted(set(partitions)) if partitions else [None]
+
+
+def _known(admin: "Admin", consumer: str, topic: str, *, create: bool = False) -> str | int:
+    """A number, or a group's name; raises ConsumerNotFound for one that is new, unless it may be."""
+    if consumer.isdecimal():
+        return int(consumer)
+    if not create:
+        _find(admin, consumer, topic)
+    return consumer
 
 
 def _seek(
@@ -140,6 +210,12 @@ def _name(each: "ConsumerDescription") -> str:
     return str(each.consumer_id) if each.group is None else each.group
 
 
+def _hold(each: "ConsumerDescription | Progress") -> str | None:
+    if each.keep_bytes is None:
+        return None
+    return bytes_text(each.keep_bytes) + (", overtaken" if each.overtaken else "")
+
+
 def _as_json(each: "ConsumerDescription") -> dict[str, Any]:
     return {
         "group": each.group,
@@ -148,6 +224,7 @@ def _as_json(each: "ConsumerDescription") -> dict[str, Any]:
         "status": each.status,
         "last_heartbeat": each.last_heartbeat,
         "lag": each.lag,
+        "overtaken": each.overtaken,
         "partitions": [
             {
                 "partition": number,
@@ -155,6 +232,8 @@ def _as_json(each: "ConsumerDescription") -> dict[str, Any]:
                 "start_offset": part.start_offset,
                 "next_offset": part.next_offset,
                 "lag": part.lag,
+                "keep_bytes": part.keep_bytes,
+                "overtaken": part.overtaken,
             }
             for number, part in sorted(each.partitions.items())
         ],

@@ -139,6 +139,24 @@ class Admin:
         """
         return self._run(self._admin.seek(consumer, topic, where, partition))
 
+    def hold(
+        self, consumer: str | int, topic: str, keep_bytes: int, partition: int | None = None
+    ) -> list[int]:
+        """Have retention wait for a group, by its name, or a registered consumer, by its number; in which
+        partitions. What it has not read is kept while the log of its partition has at most `keep_bytes`.
+
+        Who has no position begins with the first message that is kept. Raises ConsumerNotFound,
+        PartitionNotFound.
+        """
+        return self._run(self._admin.hold(consumer, topic, keep_bytes, partition))
+
+    def release(self, consumer: str | int, topic: str, partition: int | None = None) -> list[int]:
+        """End what `hold` began; in which partitions. Releasing what is not held does nothing.
+
+        Raises ConsumerNotFound, PartitionNotFound.
+        """
+        return self._run(self._admin.release(consumer, topic, partition))
+
 
 async def _begin(servers: tuple[str, ...], timeout: float) -> AsyncAdmin:  # noqa: ASYNC109 - it is for later
     return AsyncAdmin(servers, timeout=timeout)

@@ -1,6 +1,7 @@
 """Administration for programs with an event loop: topics, brokers, and who has read how far."""
 
 import asyncio
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self, TypeVar
 from urllib.parse import quote
@@ -20,6 +21,7 @@ from talweg.client.leaders import ask_leaders
 from talweg.client.offsets import Where, check_name, commit_position, offsets_at, read_where
 from talweg.client.servers import Servers
 from talweg.errors import (
+    BadRequest,
     ConsumerNotFound,
     PartitionNotFound,
     TalwegError,
@@ -266,39 +268,83 @@ class AsyncAdmin:
         ConsumerNotFound, PartitionNotFound, OffsetOutOfRange.
         """
         at = read_where(where)
+        numbers = await self._read_by(consumer, topic, partition)
+        found = await offsets_at(self._cluster, topic, numbers, at, seconds_max=self._seconds_max)
+        await self._commit(consumer, topic, found, seek=True)
+        return found
+
+    async def hold(
+        self, consumer: str | int, topic: str, keep_bytes: int, partition: int | None = None
+    ) -> list[int]:
+        """Have retention wait for a group, by its name, or a registered consumer, by its number; in which
+        partitions. What it has not read is kept while the log of its partition has at most `keep_bytes`.
+
+        Who has no position begins with the first message that is kept. Raises ConsumerNotFound,
+        PartitionNotFound.
+        """
+        if isinstance(keep_bytes, bool) or not 1 <= keep_bytes < 1 << 63:
+            raise BadRequest(f"keep_bytes: expected a number of bytes from 1 up, got {keep_bytes!r}")
+        numbers = await self._read_by(consumer, topic, partition)
+        await self._commit(consumer, topic, dict.fromkeys(numbers), keep_bytes=keep_bytes)
+        return numbers
+
+    async def release(self, consumer: str | int, topic: str, partition: int | None = None) -> list[int]:
+        """End what `hold` began; in which partitions. Releasing what is not held does nothing.
+
+        Raises ConsumerNotFound, PartitionNotFound.
+        """
+        numbers = await self._read_by(consumer, topic, partition)
+        await self._commit(consumer, topic, dict.fromkeys(numbers), keep_bytes=0)
+        return numbers
+
+    async def _read_by(self, consumer: str | int, topic: str, partition: int | None) -> list[int]:
+        """The partitions that are meant: one, or all that a consumer reads."""
+        only = None
         if isinstance(consumer, str):
             check_name(consumer)
         else:
-            await self._check_registered(consumer, topic)
+            only = (await self._registered(consumer, topic)).partition
         numbers = await self._numbers(topic)
-        if partition is not None:
-            if partition not in numbers:
-                raise PartitionNotFound(
-                    f"topic {topic} has no partition {partition}, only {numbers[0]} to {numbers[-1]}"
-                )
-            numbers = [partition]
-        found = await offsets_at(self._cluster, topic, numbers, at, seconds_max=self._seconds_max)
+        if partition is None:
+            return numbers if only is None else [only]
+        if partition not in numbers:
+            raise PartitionNotFound(
+                f"topic {topic} has no partition {partition}, only {numbers[0]} to {numbers[-1]}"
+            )
+        return [partition]
+
+    async def _commit(
+        self,
+        consumer: str | int,
+        topic: str,
+        offsets: Mapping[int, int | None],
+        *,
+        seek: bool = False,
+        keep_bytes: int | None = None,
+    ) -> None:
         few = asyncio.Semaphore(_AT_ONCE_MAX)
 
-        async def move(number: int) -> None:
+        async def commit(number: int, offset: int | None) -> None:
             async with few:
                 await commit_position(
                     self._cluster,
                     consumer,
                     topic,
                     number,
-                    found[number],
-                    seek=True,
+                    offset,
+                    seek=seek,
+                    keep_bytes=keep_bytes,
                     seconds_max=self._seconds_max,
                 )
 
-        await asyncio.gather(*map(move, numbers))
-        return found
+        await asyncio.gather(*(commit(number, offset) for number, offset in offsets.items()))
 
-    async def _check_registered(self, number: int, topic: str) -> None:
+    async def _registered(self, number: int, topic: str) -> ClientShown:
         consumers = (await self._ask("GET", "/admin/consumers", ConsumerList)).consumers
-        if not any(each.id == number and each.topic == topic for each in consumers):
-            raise ConsumerNotFound(f"no consumer {number} is registered for topic {topic}")
+        for each in consumers:
+            if each.id == number and each.topic == topic:
+                return each
+        raise ConsumerNotFound(f"no consumer {number} is registered for topic {topic}")
 
 
 class _PerhapsDone(Exception):

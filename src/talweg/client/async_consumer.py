@@ -175,6 +175,10 @@ class AsyncConsumer:
         """How many messages there are that were not handed out yet, by partition."""
         return await (await self._started()).lag()
 
+    async def buffered(self) -> dict[Place, int]:
+        """How many of them were read ahead: they can be handed out without waiting. By partition."""
+        return (await self._started()).buffered()
+
     async def pause(self, topic: str, partition: int) -> None:
         """Hand out nothing of a partition until it is resumed."""
         consuming = await self._started()

@@ -12,13 +12,16 @@ from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
+from weakref import WeakSet
 
+from talweg.client.async_transaction import AsyncTransaction
 from talweg.client.cluster import Cluster
-from talweg.client.columns import by_partition, checked_columns, columns_of, cut
-from talweg.client.delivery import Deliveries, Delivery, Fate, wait_in_loop
+from talweg.client.columns import checked_columns, columns_of
+from talweg.client.delivery import Deliveries, Delivery, wait_in_loop
 from talweg.client.draft import Content, Draft, Headers, draft, drafts_of
 from talweg.client.failures import Failures
 from talweg.client.gathered import Gathered
+from talweg.client.portions import Portions, Run, halfway
 from talweg.client.producer_settings import (
     BATCH_BYTES,
     MESSAGE_BYTES,
@@ -29,7 +32,7 @@ from talweg.client.producer_settings import (
 )
 from talweg.client.sending import Sending, Wanted
 from talweg.client.servers import Servers
-from talweg.errors import Unavailable
+from talweg.errors import TalwegError, Unavailable
 
 _INLINE_BYTES_MAX: Final = 64 << 10  # what is smaller is encoded quicker than handed to a thread
 
@@ -69,6 +72,7 @@ class AsyncProducer:
         self._cluster = Cluster(servers)
         self._sending = Sending(self._cluster, self._settings, self._failures.add)
         self._hot = self._sending.gathering.hot
+        self._transactions: WeakSet[AsyncTransaction] = WeakSet()
         self._closed = False
 
     async def send(
@@ -110,28 +114,46 @@ class AsyncProducer:
         timestamps: Iterable[int | None] | None = None,
         partition: int | None = None,
     ) -> Deliveries:
-        """Accept many messages at once. Without keys, whole batches go to one partition after another."""
+        """Accept many messages at once. Without keys, whole batches go to one partition after another.
+
+        An error that ends it halfway says how many were `accepted`, as that of `send_arrow` does.
+        """
         columns = columns_of(values, keys, timestamps)
         if columns.num_rows > ONE_BY_ONE_MAX:
             return await self.send_arrow(topic, columns, partition=partition)
         drafts = drafts_of(columns, partition, self._settings.message_bytes_max)
-        return Deliveries([(*await self._accept(topic, each), 1) for each in drafts])
+        runs: list[Run] = []
+        try:
+            for each in drafts:
+                runs.append((*await self._accept(topic, each), 1))  # noqa: PERF401 - it is told if it fails
+        except TalwegError as error:
+            raise halfway(error, len(runs), [columns.slice(len(runs))]) from error
+        return Deliveries(runs)
 
     async def send_arrow(self, topic: str, columns: Any, *, partition: int | None = None) -> Deliveries:
         """Accept a RecordBatch or Table: `value`, and `key`, `timestamp`, `headers` where present.
 
-        Rows with a key go where it belongs; the others in whole batches to one partition after another.
+        Rows with a key go where it belongs; the others in whole batches to one partition after another. An
+        error that ends it halfway says how many were `accepted`, and holds the others, its `rest`.
         """
-        runs: list[tuple[Fate, int, int]] = []
-        for batch in checked_columns(columns, self._settings.message_bytes_max):
-            placed: list[tuple[int | None, Any]] = [(partition, batch)]
-            if partition is None and "key" in batch.schema.names:
-                placed = by_partition(batch, len((await self._sending.register(topic)).lanes))
-            for place, rows in placed:
-                for piece, piece_bytes in cut(rows, self._settings.batch_bytes):
-                    accepted = await self._accept_columns(topic, place, piece, piece_bytes)
-                    runs.append((accepted, 0, piece.num_rows))
-        return Deliveries(runs)
+        batches = checked_columns(columns, self._settings.message_bytes_max)
+        portions = Portions(batches, partition, self._settings.batch_bytes)
+        try:
+            while portions.left:
+                partitions = len((await self._sending.register(topic)).lanes) if portions.keyed else 0
+                portions.accepted(await self._accept_columns(topic, *portions.next(partitions)))
+        except TalwegError as error:
+            raise portions.halfway(error) from error
+        return Deliveries(portions.runs)
+
+    def transaction(self) -> AsyncTransaction:
+        """Messages to any topics that are published together, or not at all: send them through what this
+        returns, in an `async with` statement."""
+        if self._sending.gathering.refusal is not None:
+            raise self._sending.gathering.refusal
+        made = AsyncTransaction(self._cluster, self._settings)
+        self._transactions.add(made)
+        return made
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as its twin has it
         """Wait until everything that was accepted so far is delivered.
@@ -149,11 +171,14 @@ class AsyncProducer:
         """
         if self._closed:
             return
-        self._sending.gathering.refusal = Unavailable("the producer cannot be used: it is closed")
+        refusal = Unavailable("the producer cannot be used: it is closed")
+        self._sending.gathering.refusal = refusal
         with suppress(TimeoutError):  # what is left is given up, and told below
             await wait_in_loop(self._sending.seal_all(), timeout)
         self._closed = True
         await self._sending.close()
+        for transaction in list(self._transactions):
+            await transaction.end(refusal)
         await self._cluster.close()
         self._tell_failures()
 

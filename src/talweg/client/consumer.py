@@ -176,6 +176,10 @@ class Consumer:
         """How many messages there are that were not handed out yet, by partition."""
         return self._run(self._consuming.lag())
 
+    def buffered(self) -> dict[Place, int]:
+        """How many of them were read ahead: they can be handed out without waiting. By partition."""
+        return self._consuming.buffered()
+
     def pause(self, topic: str, partition: int) -> None:
         """Hand out nothing of a partition until it is resumed."""
         self._prefetched.pause(self._consuming.check(topic, partition), paused=True)

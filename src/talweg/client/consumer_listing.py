@@ -84,24 +84,24 @@ def _described(
 
 
 def _progress(positions: Positions, name: str) -> dict[int, Progress]:
-    return {
-        number: Progress(
-            position=part.positions[name], start_offset=part.start_offset, next_offset=part.next_offset
-        )
-        for number, part in positions.items()
-        if name in part.positions
-    }
+    return {number: _progress_in(part, name) for number, part in positions.items() if name in part.positions}
 
 
 def _progress_of_registered(positions: Positions, consumer: ClientShown) -> dict[int, Progress]:
-    """Where it never read, it begins with the first message: a later start was written when it registered."""
     name = consumer_name(consumer.id)
     return {
-        number: Progress(
-            position=part.positions.get(name, part.start_offset),
-            start_offset=part.start_offset,
-            next_offset=part.next_offset,
-        )
+        number: _progress_in(part, name)
         for number, part in positions.items()
         if consumer.partition in (None, number)
     }
+
+
+def _progress_in(part: PartitionPositions, name: str) -> Progress:
+    """Where a registered consumer never read, it begins with the first message: a later start was written
+    when it registered."""
+    return Progress(
+        position=part.positions.get(name, part.start_offset),
+        start_offset=part.start_offset,
+        next_offset=part.next_offset,
+        keep_bytes=part.holds.get(name),
+    )

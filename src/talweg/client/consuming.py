@@ -168,6 +168,10 @@ class Consuming:
         found = self.prefetched.positions()[place] if held is None else held
         return None if found == NOWHERE else found
 
+    def buffered(self) -> dict[Place, int]:
+        """How many messages were read ahead and not handed out, by partition."""
+        return {place: count + self.hand.count(place) for place, count in self.prefetched.counts().items()}
+
     async def seek(self, places: Iterable[Place], at: At) -> None:
         """Read from elsewhere. Raises OffsetOutOfRange if it is not there."""
         by_topic: dict[str, list[int]] = {}

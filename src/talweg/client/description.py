@@ -41,6 +41,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     position: int  # the first offset that was not read
     start_offset: int
     next_offset: int
+    keep_bytes: int | None = None  # its hold: up to which size of the log retention waits for it
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether retention has dropped messages that were not read."""
+        return self.position < self.start_offset
 
     @property
     def lag(self) -> int:
@@ -62,6 +68,16 @@ class ConsumerDescription(msgspec.Struct, frozen=True, kw_only=True):
     def lag(self) -> int:
         """How many messages it has not read."""
         return sum(progress.lag for progress in self.partitions.values())
+
+    @property
+    def keep_bytes(self) -> int | None:
+        """The largest of its holds; None if it has none."""
+        return max((each.keep_bytes for each in self.partitions.values() if each.keep_bytes), default=None)
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether retention has dropped messages, of any partition, that it has not read."""
+        return any(progress.overtaken for progress in self.partitions.values())
 
 
 class ManagerDescription(msgspec.Struct, frozen=True, kw_only=True):

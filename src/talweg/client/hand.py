@@ -104,6 +104,11 @@ class Hand:
         held = self._held
         return held.position if held is not None and held.batch.place == place else None
 
+    def count(self, place: Place) -> int:
+        """How many messages in hand were not handed out, of a partition."""
+        held = self._held
+        return held.batch.next_offset - held.position if held is not None and held.batch.place == place else 0
+
     def finished(self, *, all_handed_out: bool = False) -> dict[Place, int]:
         """By partition: the first offset that is not finished with. For any thread."""
         found = dict(self._finished)

@@ -144,12 +144,14 @@ async def commit_position(
     whose: str | int,  # a group's name, or the number of a registered consumer
     topic: str,
     partition: int,
-    offset: int,
+    offset: int | None,  # None: it stays where it is
     *,
-    seek: bool,  # may go back
+    seek: bool = False,  # may go back
+    keep_bytes: int | None = None,  # up to which size of the log retention waits for it; None: as before
     seconds_max: float,
 ) -> None:
-    """Set a position; returns once a majority has it on disk."""
+    """Set a position, or a hold, or both; returns once a majority has it on disk."""
     name, number = (whose, None) if isinstance(whose, str) else (None, whose)
-    body = msgspec.json.encode(Commit(consumer=name, consumer_id=number, offset=offset, seek=seek))
+    commit = Commit(consumer=name, consumer_id=number, offset=offset, seek=seek, keep_bytes=keep_bytes)
+    body = msgspec.json.encode(commit)
     await cluster.ask_leader(topic, partition, "POST", "/positions", body, seconds_max=seconds_max)

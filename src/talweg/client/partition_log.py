@@ -4,6 +4,7 @@ Spark reads through here, a task for each stretch. A leader that dies costs a de
 meanwhile is said, to whoever reads, before the rest is read or not.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, Final
@@ -15,7 +16,7 @@ from talweg.client.background import Background
 from talweg.client.cluster import Cluster
 from talweg.client.offsets import At, commit_position, ends_of, offsets_at
 from talweg.client.servers import Servers
-from talweg.errors import CorruptBatch, OffsetOutOfRange, Unavailable
+from talweg.errors import CorruptBatch, OffsetOutOfRange, TalwegError, Unavailable
 from talweg.protocol.batches import FRAMES, GROUP_HEADER
 from talweg.protocol.control import TopicMetadata
 from talweg.records import Batch, Header, read_header
@@ -28,6 +29,7 @@ _FETCH_BYTES: Final = 4 << 20
 _SAMPLE_BYTES: Final = 64 << 10
 _WAIT_MS: Final = 1_000  # for a new leader to learn what is committed; nothing else is waited for
 _AGAIN_MAX: Final = 10  # times in a row that it had not
+_COMMITS_AT_ONCE_MAX: Final = 16
 
 Frames = list[tuple[Header, memoryview]]
 
@@ -109,16 +111,39 @@ class PartitionLogs:
             offsets_at(self.cluster, topic, partitions, at, seconds_max=self._seconds_max)
         )
 
-    def commit(self, group: str, topic: str, offsets: Mapping[int, int], *, seconds_max: float) -> None:
-        """Move a group's positions. They do not go back, nor to where there is nothing any more."""
+    def commit(
+        self,
+        group: str,
+        topic: str,
+        offsets: Mapping[int, int],
+        *,
+        keep_bytes: int | None = None,
+        seconds_max: float,
+    ) -> None:
+        """Move a group's positions. They do not go back, nor to where there is nothing any more. With
+        `keep_bytes`, retention waits for them up to that size of each log. Raises when all were tried."""
 
-        async def commit_all() -> None:
-            for partition, offset in offsets.items():
-                await commit_position(
-                    self.cluster, group, topic, partition, offset, seek=False, seconds_max=seconds_max
-                )
+        async def commit_all() -> list[BaseException | None]:
+            few = asyncio.Semaphore(_COMMITS_AT_ONCE_MAX)
 
-        self.background.run(commit_all())
+            async def commit(partition: int, offset: int) -> None:
+                async with few:
+                    await commit_position(
+                        self.cluster,
+                        group,
+                        topic,
+                        partition,
+                        offset,
+                        keep_bytes=keep_bytes,
+                        seconds_max=seconds_max,
+                    )
+
+            return await asyncio.gather(*map(commit, offsets, offsets.values()), return_exceptions=True)
+
+        errors = [error for error in self.background.run(commit_all()) if error is not None]
+        if errors:
+            # One that may yet succeed says more than one that never will.
+            raise next((e for e in errors if isinstance(e, TalwegError) and e.retriable), errors[0])
 
     def message_bytes(self, stretch: Stretch) -> float:
         """How long the first few messages of a stretch are, decompressed, on average."""

@@ -161,6 +161,11 @@ class Prefetched:
         with self._changed:
             return {place: shelf.position for place, shelf in self._shelves.items()}
 
+    def counts(self) -> dict[Place, int]:
+        """How many messages of each partition were read ahead and not handed out."""
+        with self._changed:
+            return {place: sum(map(len, shelf.batches)) for place, shelf in self._shelves.items()}
+
     def pause(self, place: Place, paused: bool) -> None:
         """Hand nothing of it out, or do again."""
         with self._changed:

@@ -15,14 +15,16 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
-from talweg.client.columns import by_partition, checked_columns, columns_of, cut
-from talweg.client.delivery import Deliveries, Delivery, Fate
+from talweg.client.columns import checked_columns, columns_of
+from talweg.client.delivery import Deliveries, Delivery
 from talweg.client.draft import Content, Headers, draft, drafts_of
 from talweg.client.gathered import Gathered
+from talweg.client.portions import Portions, Run, halfway
 from talweg.client.producer_core import ProducerCore
 from talweg.client.producer_settings import BATCH_BYTES, MESSAGE_BYTES, ONE_BY_ONE_MAX, Acks, read_settings
 from talweg.client.servers import Servers
 from talweg.client.transaction import Transaction
+from talweg.errors import TalwegError
 
 
 class Producer:
@@ -118,30 +120,37 @@ class Producer:
         timestamps: Iterable[int | None] | None = None,
         partition: int | None = None,
     ) -> Deliveries:
-        """Accept many messages at once. Without keys, whole batches go to one partition after another."""
+        """Accept many messages at once. Without keys, whole batches go to one partition after another.
+
+        An error that ends it halfway says how many were `accepted`, as that of `send_arrow` does.
+        """
         columns = columns_of(values, keys, timestamps)
         if columns.num_rows > ONE_BY_ONE_MAX:
             return self.send_arrow(topic, columns, partition=partition)
         drafts = drafts_of(columns, partition, self._settings.message_bytes_max)
-        return Deliveries((*self._core.accept(topic, each), 1) for each in drafts)
+        runs: list[Run] = []
+        try:
+            for each in drafts:
+                runs.append((*self._core.accept(topic, each), 1))  # noqa: PERF401 - what it was is told if it fails
+        except TalwegError as error:
+            raise halfway(error, len(runs), [columns.slice(len(runs))]) from error
+        return Deliveries(runs)
 
     def send_arrow(self, topic: str, columns: Any, *, partition: int | None = None) -> Deliveries:
         """Accept a RecordBatch or Table: `value`, and `key`, `timestamp`, `headers` where present.
 
-        Rows with a key go where it belongs; the others in whole batches to one partition after another.
+        Rows with a key go where it belongs; the others in whole batches to one partition after another. An
+        error that ends it halfway says how many were `accepted`, and holds the others, its `rest`.
         """
-        runs: list[tuple[Fate, int, int]] = []
-        for batch in checked_columns(columns, self._settings.message_bytes_max):
-            for place, rows in self._placed(topic, batch, partition):
-                for piece, piece_bytes in cut(rows, self._settings.batch_bytes):
-                    accepted = self._core.accept_columns(topic, place, piece, piece_bytes)
-                    runs.append((accepted, 0, piece.num_rows))
-        return Deliveries(runs)
-
-    def _placed(self, topic: str, columns: Any, partition: int | None) -> list[tuple[int | None, Any]]:
-        if partition is not None or "key" not in columns.schema.names:
-            return [(partition, columns)]
-        return by_partition(columns, self._core.partitions(topic))
+        batches = checked_columns(columns, self._settings.message_bytes_max)
+        portions = Portions(batches, partition, self._settings.batch_bytes)
+        try:
+            while portions.left:
+                portion = portions.next(self._core.partitions(topic) if portions.keyed else 0)
+                portions.accepted(self._core.accept_columns(topic, *portion))
+        except TalwegError as error:
+            raise portions.halfway(error) from error
+        return Deliveries(portions.runs)
 
     def transaction(self) -> Transaction:
         """Messages to any topics that are published together, or not at all: send them through what this

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from talweg.client import exits
+from talweg.client.async_transaction import AsyncTransaction
 from talweg.client.background import Background
 from talweg.client.cluster import Cluster
 from talweg.client.delivery import moment, wait_for
@@ -70,7 +71,7 @@ class ProducerCore:
     def transaction(self) -> Transaction:
         """Messages that are published together, or not at all."""
         self.check_usable()
-        return Transaction(self._background, self._cluster, self.settings)
+        return Transaction(self._background, AsyncTransaction(self._cluster, self.settings))
 
     def check_usable(self) -> None:
         """Raise why nothing can be sent, if nothing can."""

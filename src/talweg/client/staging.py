@@ -8,17 +8,16 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from concurrent.futures import Future
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import pyarrow as pa
 
-from talweg.client.background import Background
 from talweg.client.cluster import Cluster
-from talweg.client.columns import by_partition, cut
-from talweg.errors import PartitionNotFound, TopicExists, TopicNotFound
+from talweg.client.columns import by_partition, bytes_of, cut
+from talweg.errors import PartitionNotFound, TopicExists, TopicNotFound, Unavailable
 from talweg.protocol.batches import FRAMES
 from talweg.protocol.plain import CreateTopic, TopicCreated
 from talweg.protocol.transactions import STAGE_MIN, StageRef
@@ -26,11 +25,25 @@ from talweg.records import Codec, encode_arrow
 
 BATCH_BYTES: Final = 1 << 20  # of a frame, before it is compressed
 _REQUEST_BYTES_MAX: Final = 4 << 20
-_SENDING_BYTES_MAX: Final = 16 << 20  # that are under way before the caller has to wait
+_SENDING_BYTES_MAX: Final = 16 << 20  # that are under way before whoever adds has to wait
 _GATHERED_BYTES_MAX: Final = 64 << 20  # that wait for more of their partition
+_INLINE_BYTES_MAX: Final = 64 << 10  # what is smaller is done quicker than handed to a thread
 CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 Place = tuple[str, int | None]  # a topic and a partition; None: any, whose turn it is
+A = TypeVar("A")
+
+
+class _Sealed:
+    """A batch under way: columns until it is encoded, then a frame."""
+
+    __slots__ = ("columns", "frame", "held_bytes", "sequence")
+
+    def __init__(self, columns: Any, columns_bytes: int, sequence: int) -> None:
+        self.columns: Any | None = columns
+        self.frame: bytes | None = None
+        self.held_bytes = columns_bytes
+        self.sequence = sequence  # in its stage
 
 
 class _Lane:
@@ -38,17 +51,28 @@ class _Lane:
 
     def __init__(self, ref: StageRef) -> None:
         self.ref = ref
-        self.frames = 0  # sealed so far
-        self.queue: deque[bytes] = deque()
+        self.sealed = 0  # so far
+        self.queue: deque[_Sealed] = deque()  # not sent yet
         self.lock = asyncio.Lock()
+
+    def take(self) -> bytes:
+        """What goes next in one request: those at the head that are encoded; nothing if none is."""
+        frames: list[bytes] = []
+        taken_bytes = 0
+        while self.queue and (frame := self.queue[0].frame) is not None:
+            taken_bytes += len(frame)
+            if frames and taken_bytes > _REQUEST_BYTES_MAX:
+                break
+            frames.append(frame)
+            self.queue.popleft()
+        return b"".join(frames)
 
 
 class Staging:
-    """Blocks; for one thread. `finish` when everything was added, or `give_up`."""
+    """Lives in one event loop; one task at a time adds. `finish` when everything was added, or `give_up`."""
 
     def __init__(
         self,
-        background: Background,
         cluster: Cluster,
         transaction: str,
         *,
@@ -56,7 +80,6 @@ class Staging:
         seconds_max: float,
         turn: int = 0,  # the partition that rows without a key begin with
     ) -> None:
-        self._background = background
         self._cluster = cluster
         self._transaction = transaction
         self._codec = codec
@@ -66,86 +89,95 @@ class Staging:
         self._gathered: dict[Place, list[Any]] = {}  # record batches
         self._gathered_bytes: dict[Place, int] = {}
         self._lanes: dict[tuple[str, int], _Lane] = {}
-        self._sending: deque[tuple[Future[None], int]] = deque()  # oldest first, with their sizes
+        self._sending: set[asyncio.Task[None]] = set()
         self._sending_bytes = 0
-        self._failed: BaseException | None = None  # then a frame is missing, and nothing may be decided on
+        self._failed: Exception | None = None  # then something is missing, and nothing may be decided on
 
     @property
     def stages(self) -> list[StageRef]:
         """Every stage that was begun."""
         return [lane.ref for lane in self._lanes.values()]
 
-    def add(self, topic: str, columns: Any, partition: int | None = None) -> None:
+    async def check(self, topic: str, partition: int | None = None) -> None:
+        """Find the topic, which is created if it is not there; raises PartitionNotFound. Adds nothing."""
+        partitions = self._partitions.get(topic)
+        if partitions is None:
+            partitions = self._partitions[topic] = await self._find_or_create(topic)
+        if partition is not None and not 0 <= partition < partitions:
+            raise PartitionNotFound(
+                f"partition {partition}: topic {topic} has partitions 0 to {partitions - 1}"
+            )
+
+    async def add(self, topic: str, columns: Any, partition: int | None = None) -> None:
         """Add a record batch: `value`, and `key`, `timestamp`, `headers` where present.
 
         Rows go to the partition, or to where their keys say, or, without one, in whole batches to one
-        partition after another. The topic is created if it is not there.
+        partition after another. The topic is created if it is not there. When this fails halfway, or is
+        cancelled, `finish` raises that, now and ever after: it is all or nothing.
         """
-        partitions = self._partitions_of(topic)
-        if partition is not None:
-            if not 0 <= partition < partitions:
-                raise PartitionNotFound(
-                    f"partition {partition}: topic {topic} has partitions 0 to {partitions - 1}"
-                )
-            self._gather((topic, partition), columns)
-        elif "key" not in columns.schema.names:
-            self._gather((topic, None), columns)
-        else:
-            for place, rows in by_partition(columns, partitions):
+        await self.check(topic, partition)
+        try:
+            if partition is not None or "key" not in columns.schema.names:
+                await self._gather((topic, partition), columns)
+                return
+            placed = await _in_thread(bytes_of(columns), by_partition, columns, self._partitions[topic])
+            for place, rows in placed:
                 keyless = place is None and "key" in rows.schema.names
-                self._gather((topic, place), rows.drop_columns(["key"]) if keyless else rows)
+                await self._gather((topic, place), rows.drop_columns(["key"]) if keyless else rows)
+        except BaseException as error:
+            self._fail(error)
+            raise
 
-    def finish(self) -> list[StageRef]:
+    async def finish(self) -> list[StageRef]:
         """Send what is left; returns the stages once all of them are on disk on majorities.
 
-        When something could not be sent, it raises that, now and ever after.
+        When something could not be sent, it raises that, now and ever after. Cancelled, it may be repeated.
         """
         for place in list(self._gathered):
             self._seal(place)
         while self._sending:
-            self._wait_for_oldest()
-        if self._failed is not None:
-            raise self._failed
+            await asyncio.wait(self._sending)
+        self._raise_if_failed()
         return self.stages
 
-    def give_up(self) -> list[StageRef]:
+    async def give_up(self) -> list[StageRef]:
         """Send no more; returns the stages, to be discarded."""
-        for future, _ in self._sending:
-            future.cancel()
+        self._fail(Unavailable("the transaction is over: begin another one"))
         self._gathered.clear()
+        self._gathered_bytes.clear()
+        for task in self._sending:
+            task.cancel()
+        while self._sending:
+            await asyncio.wait(self._sending)
         return self.stages
 
-    def _gather(self, place: Place, rows: Any) -> None:
+    # Gathering
+
+    async def _gather(self, place: Place, rows: Any) -> None:
         for piece, piece_bytes in cut(rows, BATCH_BYTES):
             before = self._gathered.get(place)
             if before is not None and before[0].schema != piece.schema:
                 self._seal(place)
             self._gathered.setdefault(place, []).append(piece)
-            size_bytes = self._gathered_bytes.get(place, 0) + piece_bytes
-            self._gathered_bytes[place] = size_bytes
-            if size_bytes >= BATCH_BYTES:
+            self._gathered_bytes[place] = self._gathered_bytes.get(place, 0) + piece_bytes
+            if self._gathered_bytes[place] >= BATCH_BYTES:
                 self._seal(place)
+            await self._wait_for_room()
         if sum(self._gathered_bytes.values()) > _GATHERED_BYTES_MAX:
             self._seal(max(self._gathered_bytes, key=lambda each: self._gathered_bytes[each]))
 
     def _seal(self, place: Place) -> None:
-        """Make a frame of what is gathered for a place, and send it; waits if too much is under way."""
-        columns = pa.Table.from_batches(self._gathered.pop(place))
-        self._gathered_bytes.pop(place)
+        """What is gathered for a place is on its way. In one step: nothing is lost when somebody gives up."""
+        self._raise_if_failed()
         lane = self._lane(*place)
-        frame = encode_arrow(
-            columns,
-            timestamp=time.time_ns() // 1000,
-            codec=self._codec,
-            producer_id=lane.ref.stage,
-            producer_epoch=-1,
-            sequence=lane.frames,
-        )
-        lane.frames += 1
-        self._sending.append((self._background.begin(self._send(lane, frame)), len(frame)))
-        self._sending_bytes += len(frame)
-        while self._sending_bytes > _SENDING_BYTES_MAX or (self._sending and self._sending[0][0].done()):
-            self._wait_for_oldest()
+        columns = pa.Table.from_batches(self._gathered.pop(place))
+        sealed = _Sealed(columns, self._gathered_bytes.pop(place), lane.sealed)
+        lane.sealed += 1
+        lane.queue.append(sealed)
+        self._sending_bytes += sealed.held_bytes
+        task = asyncio.get_running_loop().create_task(self._send(lane, sealed))
+        self._sending.add(task)
+        task.add_done_callback(lambda done: self._sent(done, sealed))
 
     def _lane(self, topic: str, partition: int | None) -> _Lane:
         if partition is None:
@@ -158,38 +190,60 @@ class Staging:
             self._lanes[topic, partition] = lane
         return lane
 
-    def _wait_for_oldest(self) -> None:
-        future, frame_bytes = self._sending.popleft()
-        self._sending_bytes -= frame_bytes
-        try:
-            future.result()
-        except BaseException as error:
-            self._failed = error
-            raise
+    async def _wait_for_room(self) -> None:
+        while self._sending and self._sending_bytes > _SENDING_BYTES_MAX:
+            await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+        self._raise_if_failed()
 
-    async def _send(self, lane: _Lane, frame: bytes) -> None:
-        lane.queue.append(frame)
+    # Sending
+
+    async def _send(self, lane: _Lane, sealed: _Sealed) -> None:
+        frame = await _in_thread(sealed.held_bytes, self._encode, lane.ref.stage, sealed)
+        self._sending_bytes += len(frame) - sealed.held_bytes
+        sealed.frame, sealed.columns, sealed.held_bytes = frame, None, len(frame)
         async with lane.lock:
-            if not lane.queue:
-                return  # it went with one before it
-            frames = [lane.queue.popleft()]
-            while lane.queue and sum(map(len, frames)) + len(lane.queue[0]) <= _REQUEST_BYTES_MAX:
-                frames.append(lane.queue.popleft())
-            await self._cluster.ask_leader(
-                lane.ref.topic,
-                lane.ref.partition,
-                "POST",
-                f"/stages/{lane.ref.stage}?transaction={quote(self._transaction, safe='')}",
-                b"".join(frames),
-                media_type=FRAMES,
-                seconds_max=self._seconds_max,
-            )
+            # Also others that are encoded by now; those behind one that is not are left to its task.
+            while self._failed is None and (frames := lane.take()):
+                await self._cluster.ask_leader(
+                    lane.ref.topic,
+                    lane.ref.partition,
+                    "POST",
+                    f"/stages/{lane.ref.stage}?transaction={quote(self._transaction, safe='')}",
+                    frames,
+                    media_type=FRAMES,
+                    seconds_max=self._seconds_max,
+                )
 
-    def _partitions_of(self, topic: str) -> int:
-        known = self._partitions.get(topic)
-        if known is None:
-            known = self._partitions[topic] = self._background.run(self._find_or_create(topic))
-        return known
+    def _encode(self, stage: int, sealed: _Sealed) -> bytes:
+        return encode_arrow(
+            sealed.columns,
+            timestamp=time.time_ns() // 1000,
+            codec=self._codec,
+            producer_id=stage,
+            producer_epoch=-1,
+            sequence=sealed.sequence,
+        )
+
+    def _sent(self, task: asyncio.Task[None], sealed: _Sealed) -> None:
+        self._sending.discard(task)
+        self._sending_bytes -= sealed.held_bytes
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failed is None:
+            interrupted = Unavailable(
+                "the transaction cannot be committed: adding to it was interrupted; begin another one"
+            )
+            # A cancellation is told to whoever was cancelled, and to nobody else.
+            self._failed = error if isinstance(error, Exception) else interrupted
+
+    def _raise_if_failed(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    # Topics
 
     async def _find_or_create(self, topic: str) -> int:
         try:
@@ -212,3 +266,14 @@ class Staging:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
                 await asyncio.sleep(0.02)
+
+
+async def _in_thread(size_bytes: int, work: Callable[..., A], *arguments: Any) -> A:
+    """Do it elsewhere if it is much: meanwhile this event loop sends."""
+    if size_bytes <= _INLINE_BYTES_MAX:
+        return work(*arguments)
+    try:
+        doing = asyncio.get_running_loop().run_in_executor(None, work, *arguments)
+    except RuntimeError:  # the interpreter ends, and takes no more work for threads
+        return work(*arguments)
+    return await doing

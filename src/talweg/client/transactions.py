@@ -43,6 +43,10 @@ class Transactions:
         self._seconds_max = seconds_max  # for each thing that is asked, all its attempts together
         self._partitions: int | None = None  # of the internal topic
 
+    async def prepare(self) -> None:
+        """See to it that decisions can be taken: there is a topic that keeps them."""
+        await self._decision_partitions()
+
     async def decision(self, name: str) -> DecisionAnswer:
         """The decision on a transaction, if there is one."""
         return await self._ask(name, "GET", f"?transaction={quote(name, safe='')}", DecisionAnswer)
@@ -71,9 +75,7 @@ class Transactions:
         ours = list(stages)
         assert len(ours) <= DECISION_STAGES_MAX, f"{len(ours)} stages"
         held = await self.decide(name, ours)
-        if not held.completed:
-            await self.publish(held.stages)
-            await self.complete(name)
+        await self.carry_out(name, held)
         if not held.ours:
             await self.discard(ours)
         return held.ours
@@ -81,10 +83,15 @@ class Transactions:
     async def roll_forward(self, name: str) -> bool:
         """Publish what is left of a transaction that was decided on; false if it was not."""
         held = await self.decision(name)
-        if held.decided and not held.completed:
+        if held.decided:
+            await self.carry_out(name, held)
+        return held.decided
+
+    async def carry_out(self, name: str, held: Decided | DecisionAnswer) -> None:
+        """Publish what was decided on, unless all of it is."""
+        if not held.completed:
             await self.publish(held.stages)
             await self.complete(name)
-        return held.decided
 
     async def _for_each(self, stages: Iterable[StageRef], do: Callable[[StageRef], Awaitable[None]]) -> None:
         room = asyncio.Semaphore(_AT_ONCE)
@@ -124,18 +131,22 @@ class Transactions:
     async def _ask(
         self, name: str, method: str, path: str, answer: type[A], body: msgspec.Struct | None = None
     ) -> A:
-        if self._partitions is None:
-            ready = await self._cluster.ask_manager(
-                "POST", "/v1/transactions", TransactionsReady, seconds_max=self._seconds_max
-            )
-            self._partitions = ready.partitions
-        await self._cluster.topic(TRANSACTIONS, seconds_max=self._seconds_max)
+        partitions = await self._decision_partitions()
         got = await self._cluster.ask_leader(
             TRANSACTIONS,
-            decision_partition(name, self._partitions),
+            decision_partition(name, partitions),
             method,
             f"/decisions{path}",
             None if body is None else msgspec.json.encode(body),
             seconds_max=self._seconds_max,
         )
         return msgspec.json.decode(got.body, type=answer)
+
+    async def _decision_partitions(self) -> int:
+        if self._partitions is None:
+            ready = await self._cluster.ask_manager(
+                "POST", "/v1/transactions", TransactionsReady, seconds_max=self._seconds_max
+            )
+            self._partitions = ready.partitions
+        await self._cluster.topic(TRANSACTIONS, seconds_max=self._seconds_max)
+        return self._partitions

@@ -4,6 +4,7 @@ Call, Parameters, Answer     what a call takes and answers; RawBody and RawAnswe
 Request, RawResponse         what a handler is given, and returns when its answer is not JSON
 Application, Limits          the calls as an ASGI application, with `/openapi.json` and `/docs`
 Server                       serves an application on a port
+Traffic, MetricsCall         what was asked and answered, counted; `/metrics`, made of that and of Samples
 HttpClient                   asks other servers; a failure comes back as the error that was raised there
 """
 
@@ -27,8 +28,10 @@ from talweg.http.connection import HttpResponse
 
 if TYPE_CHECKING:
     from talweg.http.application import Application, Limits
+    from talweg.http.metrics import Metric, MetricsCall, Samples, single
     from talweg.http.openapi import openapi
     from talweg.http.server import Server
+    from talweg.http.traffic import Traffic
 
 __all__ = [
     "Answer",
@@ -40,23 +43,33 @@ __all__ = [
     "HttpResponse",
     "Leader",
     "Limits",
+    "Metric",
+    "MetricsCall",
     "Natural",
     "Parameters",
     "RawAnswer",
     "RawBody",
     "RawResponse",
     "Request",
+    "Samples",
     "Server",
+    "Traffic",
     "error_of",
     "openapi",
+    "single",
 ]
 
 # Loaded when they are first asked for: a client has no use for a server, and would wait for it to load.
 _SERVING = {
     "Application": "talweg.http.application",
     "Limits": "talweg.http.application",
+    "Metric": "talweg.http.metrics",
+    "MetricsCall": "talweg.http.metrics",
+    "Samples": "talweg.http.metrics",
     "Server": "talweg.http.server",
+    "Traffic": "talweg.http.traffic",
     "openapi": "talweg.http.openapi",
+    "single": "talweg.http.metrics",
 }
 
 

@@ -25,6 +25,7 @@ from talweg.http.docs import docs_calls
 from talweg.http.openapi import declared_errors, openapi
 from talweg.http.reading import BodyBudget, JsonReader, ParameterReader, Receive
 from talweg.http.routing import Router
+from talweg.http.traffic import Traffic
 
 Scope = dict[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -47,11 +48,12 @@ class _Route:
 
     __slots__ = (
         "answer_type", "body", "bytes_max", "call", "declared", "handler", "json", "media_types", "offered",
-        "parameters",
+        "parameters", "traffic",
     )  # fmt: skip
 
-    def __init__(self, call: Call, limits: Limits) -> None:
+    def __init__(self, call: Call, limits: Limits, traffic: Traffic) -> None:
         self.call = call
+        self.traffic = traffic.of(call.method, call.path)
         self.handler = call.handler
         self.declared = frozenset(declared_errors(call))
         self.parameters = ParameterReader(call)
@@ -69,7 +71,8 @@ class _Route:
 
 
 class Application:
-    """Answers calls, and shows them at `/openapi.json` and `/docs`. `leader_endpoint` completes NotLeader."""
+    """Answers calls, and shows them at `/openapi.json` and `/docs`. `leader_endpoint` completes NotLeader;
+    what is asked and answered is counted in `traffic`."""
 
     def __init__(
         self,
@@ -79,32 +82,38 @@ class Application:
         version: str,
         limits: Limits | None = None,
         leader_endpoint: LeaderEndpoint | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self.limits = limits or Limits()
         calls = tuple(calls)
         self.schema = openapi(calls, title, version)
-        self.requests_under_way = 0
+        self.traffic = traffic or Traffic()
         self._budget = BodyBudget(self.limits.bodies_bytes_max)
         self._leader_endpoint = leader_endpoint
         self._router: Router[_Route] = Router()
         for call in (*calls, *docs_calls(self.schema)):
-            route = _Route(call, self.limits)
+            route = _Route(call, self.limits, self.traffic)
             self._router.add(call.method, call.segments, route)
             if call.method == "GET" and call.safe:
                 self._router.add("HEAD", call.segments, route)
+
+    @property
+    def requests_under_way(self) -> int:
+        """How many wait for their answer now."""
+        return self.traffic.under_way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI has it."""
         if scope["type"] != "http":
             return
-        self.requests_under_way += 1
+        self.traffic.under_way += 1
         taken: list[int] = []  # of the budget for bodies
         try:
             response = await self._respond(scope, receive, taken)
         except reading.Disconnected:
             return
         finally:
-            self.requests_under_way -= 1
+            self.traffic.under_way -= 1
             if taken:
                 self._budget.give_back(sum(taken))
         await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
@@ -118,24 +127,30 @@ class Application:
 
     async def _respond(self, scope: Scope, receive: Receive, taken: list[int]) -> Response:
         route: _Route | None = None
+        counted = self.traffic.unmatched
         try:
-            if self.requests_under_way > self.limits.requests_max:
+            if self.traffic.under_way > self.limits.requests_max:
                 raise Overloaded("too many requests are under way")
             route, values = self._router.find(scope["method"], scope["raw_path"])
+            counted = route.traffic
             request = await self._read(route, values, scope, receive, taken)
             answer = await route.handler(request)
             assert isinstance(answer, route.answer_type), f"{route.handler} answered with {type(answer)}"
-            return raw_response(answer) if isinstance(answer, RawResponse) else json_response(answer)
+            response = raw_response(answer) if isinstance(answer, RawResponse) else json_response(answer)
         except TalwegError as error:
-            return self._failed(error, route, scope)
+            response = self._failed(error, route, scope)
         except asyncio.CancelledError:
             # Only a server that stops does this, and nobody waits for this task: any answer is better.
-            return failure_response(Unavailable("the server is stopping"))
+            response = failure_response(Unavailable("the server is stopping"))
         except reading.Disconnected:
             raise
         except Exception:  # noqa: BLE001 - logged below, whatever it is
             _log.exception("%s %r failed", scope["method"], scope["raw_path"])
-            return failure_response(Internal("an internal error; the server's log has more"))
+            response = failure_response(Internal("an internal error; the server's log has more"))
+        counted.answers[response.status // 100] += 1
+        body = response.body
+        counted.bytes_out += len(body) if isinstance(body, bytes) else sum(map(len, body))
+        return response
 
     async def _read(
         self, route: _Route, values: tuple[str, ...], scope: Scope, receive: Receive, taken: list[int]
@@ -157,6 +172,7 @@ class Application:
                     taken=taken,
                     seconds_max=self.limits.body_seconds_max,
                 )
+            route.traffic.bytes_in += len(body)
             if route.json is not None:
                 body = route.json.read(body)
         return Request(

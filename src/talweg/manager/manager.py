@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from talweg.config import ManagerSettings
 from talweg.errors import MetadataUnavailable, TalwegError, Unavailable
-from talweg.http import Application, HttpClient, Limits, Server
+from talweg.http import Application, HttpClient, Limits, MetricsCall, Server, Traffic
 from talweg.http.answering import failure_response
 from talweg.manager.calls_admin import AdminCalls
 from talweg.manager.calls_cluster import ClusterCalls
@@ -22,6 +22,7 @@ from talweg.manager.forwarding import Forwarding
 from talweg.manager.health import Health
 from talweg.manager.leaders import Leaders
 from talweg.manager.lease import LeaseKeeper
+from talweg.manager.metrics import manager_samples
 from talweg.manager.nudging import Nudging
 from talweg.manager.parts import Parts
 from talweg.manager.producing import Producing
@@ -236,6 +237,8 @@ class Manager:
 
     def _application(self, parts: Parts) -> Application:
         settings = self.settings
+        traffic = Traffic()
+        metrics = MetricsCall("manager", __version__, traffic, lambda: manager_samples(parts))
         return Application(
             (
                 *TopicCalls(parts).calls(),
@@ -243,6 +246,7 @@ class Manager:
                 *ConsumerCalls(parts).calls(),
                 *AdminCalls(parts).calls(),
                 *ClusterCalls(parts).calls(),
+                *metrics.calls(),
             ),
             title="Talweg manager",
             version=__version__,
@@ -252,6 +256,7 @@ class Manager:
                 bodies_bytes_max=settings.bodies_bytes_max,
             ),
             leader_endpoint=parts.follower.endpoint,
+            traffic=traffic,
         )
 
 

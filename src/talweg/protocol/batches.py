@@ -78,6 +78,8 @@ class PartitionPositions(msgspec.Struct, frozen=True, kw_only=True):
     # By the name of a group of clients, or `#` and the number of a registered consumer: the first offset that
     # was not read. Retention may have overtaken it.
     positions: dict[str, Natural]
+    # Of those of them that have a hold: up to which size of the log, in bytes, retention waits for them.
+    holds: dict[str, Natural] = {}
 
 
 class PositionsAnswer(Answer, frozen=True, kw_only=True):
@@ -90,11 +92,12 @@ class PositionsAnswer(Answer, frozen=True, kw_only=True):
 class Commit(Parameters, frozen=True, kw_only=True):
     """A position: the first offset that was not read. Either the number of a registered consumer, or any
     other name that does not begin with `#`. With `keep_bytes`, retention keeps what was not read from there
-    on, up to so many bytes of the partition's log; 0 ends that."""
+    on, up to so many bytes of the partition's log; 0 ends that. That may come alone, without an offset: the
+    position stays, and who has none begins with the first message that is kept."""
 
     consumer: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
     consumer_id: Natural | None = None
-    offset: Natural
+    offset: Natural | None = None
     seek: bool = False  # without it a position does not go back
     keep_bytes: Natural | None = None  # null: as it was
 
@@ -110,3 +113,4 @@ class PositionAnswer(Answer, frozen=True, kw_only=True):
     """The first offset that was not read; null if it never read here."""
 
     position: Natural | None
+    keep_bytes: Natural = 0  # up to which size of the log retention waits for it

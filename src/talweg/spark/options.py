@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from talweg.client.servers import read_servers
-from talweg.errors import InvalidSetting
+from talweg.client.sizes import read_size
+from talweg.errors import BadRequest, InvalidSetting
 
 EARLIEST: Final = -2  # in the JSON of offsets
 LATEST: Final = -1
@@ -25,6 +26,7 @@ _STREAM_ONLY: Final = (
     "maxTriggerDelay",
     "maxBytesPerTrigger",
     "group",
+    "keepBytes",
 )
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "filterPushdown")
 _READ: Final = (
@@ -80,6 +82,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     trigger_delay_seconds_max: float
     bytes_max: int | None
     group: str | None
+    keep_bytes: int | None  # of each log, for what the group has not read; only with a group
     filter_pushdown: bool
 
 
@@ -185,6 +188,7 @@ def read_options(given: Given, *, streaming: bool) -> ReadOptions:
         trigger_delay_seconds_max=_duration_ms(given, "maxTriggerDelay", TRIGGER_DELAY_MS) / 1000,
         bytes_max=given.number("maxBytesPerTrigger"),
         group=_group(given),
+        keep_bytes=_keep_bytes(given),
         filter_pushdown=given.flag("filterPushdown", False),
     )
 
@@ -308,3 +312,15 @@ def _group(given: Given) -> str | None:
     if name is not None and (len(name) > 255 or name.startswith("#")):
         raise InvalidSetting("option group: expected at most 255 characters, the first of them not #")
     return name
+
+
+def _keep_bytes(given: Given) -> int | None:
+    text = given.text("keepBytes")
+    if text is None:
+        return None
+    if not given.has("group"):
+        raise InvalidSetting("option keepBytes: it means nothing without group, for which messages are kept")
+    try:
+        return read_size(text)
+    except BadRequest as error:
+        raise InvalidSetting(f"option keepBytes: {error}") from None

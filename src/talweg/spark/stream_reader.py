@@ -246,15 +246,20 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._commit_group(end)
 
     def _commit_group(self, done: dict[str, Any]) -> None:
-        """Show how far the query has come. Nothing rests on it, so what goes wrong is only said."""
-        group = self._options.group
+        """Show how far the query has come, and hold back retention there. The query does not rest on it, so
+        what goes wrong is only said."""
+        group, keep_bytes = self._options.group, self._options.keep_bytes
         if group is None or self._committed == done:
             return
         self._committed = done
         for name, topic in from_json(done).items():
             try:
-                self._logs.commit(group, name, topic.partitions, seconds_max=_COMMIT_SECONDS_MAX)
+                self._logs.commit(
+                    group, name, topic.partitions, keep_bytes=keep_bytes, seconds_max=_COMMIT_SECONDS_MAX
+                )
             except TalwegError as error:
+                if keep_bytes is not None and error.retriable:
+                    self._committed = None  # nothing is held yet: the next look tries again
                 _logger.warning(
                     "the progress of group %s in topic %s cannot be shown: %s", group, name, error
                 )

@@ -59,7 +59,6 @@ class _Writing:
             return StagedMessage(name, ())
         context = TaskContext.get()
         staging = Staging(
-            logs.background,
             logs.cluster,
             name,
             codec=CODECS[self._options.compression],
@@ -69,10 +68,10 @@ class _Writing:
         try:
             for batch in batches:
                 for topic, partition, rows in apart(batch, self._options.topic):
-                    staging.add(topic, rows, partition)
-            return StagedMessage(name, tuple(staging.finish()))
+                    logs.background.run(staging.add(topic, rows, partition))
+            return StagedMessage(name, tuple(logs.background.run(staging.finish())))
         except BaseException:
-            self._discard(staging.give_up())
+            self._discard(logs.background.run(staging.give_up()))
             raise
 
     def finish(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -68,6 +68,10 @@ class LogStore(ABC):
     def summary(self) -> LogSummary:
         """What is there now."""
 
+    def log_bytes(self) -> int | None:
+        """How long the log is, for people to see; None where that cannot be told without waiting."""
+        return None
+
     @abstractmethod
     def write(self, write: Write) -> None:
         """Carry it out in order. Durable only after the next `sync`.

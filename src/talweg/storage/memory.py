@@ -69,6 +69,11 @@ class MemoryStore(LogStore):
                 log_bytes=self._end.at - self._start.at,
             )
 
+    def log_bytes(self) -> int:
+        """How long the log is."""
+        with self._lock:
+            return self._end.at - self._start.at
+
     def write(self, write: Write) -> None:
         """Carry it out in order."""
         with self._lock:

@@ -88,6 +88,11 @@ class SegmentStore(LogStore):
             damage=None if sound_end is None else sound_end.damage,
         )
 
+    def log_bytes(self) -> int:
+        """How long the log is. Damage counts: it takes as much of the disk."""
+        view = self._log.view
+        return view.end_at - view.start_at
+
     def snapshots(self) -> list[SnapshotMark]:
         """Those kept, oldest first."""
         with self._writer:
