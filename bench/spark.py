@@ -1,33 +1,59 @@
-"""Topics as DataFrames: reading against Parquet, streaming against batch, and from topic to topic."""
+"""Topics as DataFrames: reading against Parquet, streaming against batch, topic to topic, and all of it
+against Kafka."""
 
 import importlib.util
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from itertools import islice, repeat
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import msgspec
 
+from bench import usage
+from bench.kafka import Connector, KafkaCluster, fetch_connector, kafka_cluster
+from bench.maven import NotFetched
+from bench.processes import ProcessFailed
 from bench.results import Bound, Missing, Row, Scene, Yielded
-from bench.talweg_cluster import create_topic
+from bench.talweg_cluster import create_topic, ends, leaders
 from talweg import Producer
 from talweg.testing.cluster import LocalCluster
 
 ABOUT = """\
-Three brokers and a primary; a topic of 4 partitions, replication 3, filled with log lines of 100 bytes;
-Spark in this process, `local[2]`. All of it shares the machine's cores. The same rows are in uncompressed
-Parquet files, written from the topic. Both are read into the same count, of values that are not empty, so
-that the values are read; and, with all columns, into Spark's `noop` sink. A stream reads everything that is
-there (`availableNow`) in one micro-batch, and its time is that of its triggers, without the start of the
-query. From topic to topic: exactly once, staged, decided on and published, acknowledged on disk on two
-brokers. Each figure is the median of the rounds, which take turns."""
+Three brokers and a primary; a topic of 4 partitions, replication 3, filled with log lines of 100 bytes,
+lz4; Spark in this process, `local[2]`. All of it shares the machine's cores. The same rows are in
+uncompressed Parquet files, written from the topic. A count is that of every column, so that whole rows are
+read. Besides it there is a count of the values that are not empty: for it Spark reads nothing but the values
+of Parquet; of Talweg, as of every source in Python, it takes all columns unless `schema` names fewer. All
+columns go into Spark's `noop` sink, too. A stream reads everything that is there (`availableNow`) in one
+micro-batch, and its time is that of its triggers, without the start of the query. From topic to topic:
+exactly once, staged, decided on and published, acknowledged on disk on two brokers.
+
+Kafka, the same jobs in the same session: three brokers, each a controller too, with a heap of 512 MB and
+otherwise as Kafka comes; as many messages, partitions and replicas, lz4, `acks=all`, at least two replicas
+in sync; its clients with large batches (`max.poll.records` of 10,000, `batch.size` of 1 MB, `linger.ms` of
+20), since with those that they come with it is two to three times slower. It promises less: what it has
+acknowledged is in the memory of two or three brokers, not on disk, and Spark's connector writes at least
+once.
+
+Each figure is the median of the rounds, in which all jobs take turns, each when the brokers have come to rest
+after the one before; a round with a tenth of the messages warms up."""
 
 _TOPIC = "spark-source"
+_WARM = "spark-warm"
 _SINK = "spark-sink"
+_PARTITIONS = 4
+_LINES = 10_000
+_QUIET_CORES = 0.25  # that all brokers use together when they have nothing to do, at most
+_QUIET_SECONDS_MAX = 15.0
+_LOOK_SECONDS = 0.5
+_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")  # Kafka's connector has one more
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -41,36 +67,119 @@ FULL = Sizes(10_000_000, rounds=3)
 QUICK = Sizes(1_000_000, rounds=1)
 
 
+class Side(msgspec.Struct, frozen=True):
+    """One that has topics, and how Spark comes to them."""
+
+    name: str  # of its format, too
+    reading: dict[str, str]  # Spark's options
+    writing: dict[str, str]
+    pids: list[int]
+    create_topic: Callable[[str], None]
+    delete_topic: Callable[[str], None]
+    fill: Callable[[str, Iterator[list[bytes]]], None]
+    messages: Callable[[str], int]  # that a topic holds
+
+
 def run(scene: Scene, sizes: Sizes) -> Iterator[Yielded]:
-    """Fill a topic, then read and write in turn; then the figures."""
+    """Fill topics, then read and write in turn; then the figures."""
     if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
         yield Missing("Spark", "pyspark or Java is not installed")
         return
-    with LocalCluster(scene.directory / "talweg", readers=0) as cluster:
-        create_topic(cluster, _TOPIC, 4)
-        scene.tell(f"spark: {sizes.messages:,} messages")
-        _fill(cluster.servers, sizes.messages)
-        session = _session(scene.directory / "spark")
-        try:
-            measured = _Jobs(session, cluster, scene, sizes).measure()
-        finally:
-            session.stop()
-    yield from _rows(measured, sizes)
+    scene.tell("spark: looking for Kafka")
+    with ExitStack() as stack:
+        cluster = stack.enter_context(LocalCluster(scene.directory / "talweg", readers=0))
+        sides = [_talweg(cluster)]
+        connector, kafka = find_kafka(scene, stack)
+        if isinstance(kafka, Missing):
+            yield kafka
+        else:
+            sides.append(kafka)
+        for side in sides:
+            for topic, messages in ((_WARM, _warm_messages(sizes)), (_TOPIC, sizes.messages)):
+                scene.tell(f"spark: {messages:,} messages into {side.name}")
+                side.create_topic(topic)
+                side.fill(topic, lists_of_lines(messages))
+        session = _session(scene.directory / "spark", connector)
+        stack.callback(session.stop)
+        jobs = _Jobs(session, sides, scene, sizes)
+        measured = jobs.measure()
+    yield from jobs.given_up
+    yield from rows(measured, sizes)
+    yield from kafka_rows(measured, sizes, connector)
 
 
-def _fill(servers: str, messages: int) -> None:
+# The sides
+
+
+def _talweg(cluster: LocalCluster) -> Side:
+    def fill(topic: str, lists: Iterable[list[bytes]]) -> None:
+        with Producer(cluster.servers) as producer:
+            for lines in lists:
+                producer.send_many(topic, lines)
+
+    def delete(topic: str) -> None:
+        with cluster.ask(seconds_max=60.0) as manager:
+            manager.delete(f"/topics/{topic}")
+
+    return Side(
+        "talweg",
+        reading={"servers": cluster.servers},
+        writing={"servers": cluster.servers},
+        pids=[process.pid for process in cluster.processes.values() if process.pid],
+        create_topic=lambda topic: create_topic(cluster, topic, _PARTITIONS),
+        delete_topic=delete,
+        fill=fill,
+        messages=lambda topic: sum(ends(leaders(cluster, topic), topic)),
+    )
+
+
+def find_kafka(scene: Scene, stack: ExitStack) -> tuple[Connector | None, Side | Missing]:
+    """Kafka and Spark's connector for it, or why they are not there."""
+    if importlib.util.find_spec("confluent_kafka") is None:
+        return None, Missing("Kafka", "confluent-kafka is not installed; make bench does")
+    try:
+        connector = fetch_connector()
+        cluster = stack.enter_context(kafka_cluster(scene.directory / "kafka"))
+    except (NotFetched, ProcessFailed) as error:
+        return None, Missing("Kafka", " ".join(str(error).split()))
+    return connector, _kafka_side(cluster)
+
+
+def _kafka_side(cluster: KafkaCluster) -> Side:
+    servers = {"kafka.bootstrap.servers": cluster.servers}
+    return Side(
+        "kafka",
+        # Without these its clients take half of the time, or two thirds, for many small requests.
+        reading=servers | {"kafka.max.poll.records": "10000"},
+        writing=servers
+        | {"kafka.compression.type": "lz4", "kafka.batch.size": "1000000", "kafka.linger.ms": "20"},
+        pids=cluster.pids,
+        create_topic=lambda topic: cluster.create_topic(topic, _PARTITIONS),
+        delete_topic=cluster.delete_topic,
+        fill=lambda topic, lists: cluster.fill(topic, _PARTITIONS, lists),
+        messages=cluster.messages,
+    )
+
+
+def _warm_messages(sizes: Sizes) -> int:
+    return max(sizes.messages // 10, 1)
+
+
+def lists_of_lines(messages: int) -> Iterator[list[bytes]]:
+    """So many lines, in lists of which each is a few batches."""
     lines = [
-        b"2026-11-16 06:%02d:00 INFO worker-%05d handled request %06d in 12 ms path=/api/v1/items/%06d"
-        % (number % 60, number % 997, number, number * 7 % 100_003)
-        for number in range(10_000)
+        (
+            b"2026-11-16 06:%02d:00 INFO worker-%05d handled request %06d in 12 ms path=/api/v1/items/%06d"
+            % (number % 60, number % 997, number, number * 7 % 100_003)
+        ).ljust(100, b".")
+        for number in range(_LINES)
     ]
-    lines = [line.ljust(100, b".") for line in lines]
-    with Producer(servers) as producer:
-        for begin in range(0, messages, len(lines)):
-            producer.send_many(_TOPIC, lines[: messages - begin])
+    yield from islice(repeat(lines), messages // _LINES)
+    if rest := messages % _LINES:
+        yield lines[:rest]
 
 
-def _session(directory: Path) -> Any:
+def _session(directory: Path, connector: Connector | None) -> Any:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra, and slow to import
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -82,74 +191,130 @@ def _session(directory: Path) -> Any:
         .config("spark.local.dir", str(directory))
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
+        .config("spark.jars", ",".join(map(str, connector.jars if connector else ())))
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
+# What is measured
+
+
 class _Jobs:
     """Each job, and the seconds that it took."""
 
-    def __init__(self, session: Any, cluster: LocalCluster, scene: Scene, sizes: Sizes) -> None:
+    def __init__(self, session: Any, sides: list[Side], scene: Scene, sizes: Sizes) -> None:
         self._session = session
-        self._cluster = cluster
+        self._sides = {side.name: side for side in sides}
         self._scene = scene
         self._sizes = sizes
         self._parquet = str(scene.directory / "parquet")
         self._number = 0
+        self.given_up: list[Missing] = []  # a side that could not do its jobs
 
     def measure(self) -> dict[str, list[float]]:
         """Every job in turn, round after round, after a round that warms up."""
-        self._read().write.option("compression", "uncompressed").parquet(self._parquet)
-        parquet = self._session.read.parquet(self._parquet)
-        jobs: dict[str, Callable[[], float]] = {
-            "talweg count": lambda: self._timed(lambda: _count(self._read("value binary"))),
-            "parquet count": lambda: self._timed(lambda: _count(parquet)),
-            "talweg all": lambda: self._timed(lambda: _into_nothing(self._read())),
-            "parquet all": lambda: self._timed(lambda: _into_nothing(parquet)),
-            "stream": lambda: self._stream("noop"),
-            "copy": lambda: self._stream("talweg"),
-        }
-        measured: dict[str, list[float]] = {name: [] for name in jobs}
+        read = self._read(self._sides["talweg"], _TOPIC)
+        read.write.option("compression", "uncompressed").parquet(self._parquet)
+        measured: dict[str, list[float]] = {}
         for number in range(self._sizes.rounds + 1):
-            for name, job in jobs.items():
-                self._scene.tell(f"spark, round {number} of {self._sizes.rounds}: {name}")
-                seconds = job()
-                if number:
-                    measured[name].append(seconds)
+            for side, name, job in self._jobs(_TOPIC if number else _WARM):
+                if side not in self._sides and side != "parquet":
+                    continue
+                self._scene.tell(f"spark, round {number} of {self._sizes.rounds}: {side} {name}")
+                self._wait_until_quiet()
+                seconds = self._done(side, job)
+                if number and seconds is not None:
+                    measured.setdefault(f"{side} {name}", []).append(seconds)
         return measured
 
-    def _timed(self, job: Callable[[], object]) -> float:
-        begin = time.perf_counter()
-        job()
-        return time.perf_counter() - begin
+    def _wait_until_quiet(self) -> None:
+        """What one job leaves to do, such as deleting files, is not to be in another's time."""
+        pids = [pid for side in self._sides.values() for pid in side.pids]
+        deadline = time.monotonic() + _QUIET_SECONDS_MAX
+        while time.monotonic() < deadline:
+            before = sum(map(usage.cpu_seconds, pids))
+            time.sleep(_LOOK_SECONDS)
+            if sum(map(usage.cpu_seconds, pids)) - before < _QUIET_CORES * _LOOK_SECONDS:
+                return
 
-    def _read(self, schema: str | None = None) -> Any:
-        reader = self._session.read.format("talweg").options(servers=self._cluster.servers, subscribe=_TOPIC)
+    def _jobs(self, topic: str) -> Iterator[tuple[str, str, Callable[[], float]]]:
+        talweg = self._read(self._sides["talweg"], topic)
+        values = self._read(self._sides["talweg"], topic, "value binary")
+        parquet = self._session.read.parquet(self._parquet)
+        yield "parquet", "count", partial(_timed, _count, parquet)
+        yield "parquet", "values", partial(_timed, _count_values, parquet)
+        yield "talweg", "values", partial(_timed, _count_values, talweg)
+        yield "talweg", "values alone", partial(_timed, _count_values, values)
+        yield "talweg", "all", partial(_timed, _into_nothing, talweg)
+        for side in list(self._sides.values()):
+            yield side.name, "count", partial(self._count, side, topic)
+            yield side.name, "stream", partial(self._stream, side, topic)
+            yield side.name, "copy", partial(self._copy, side, topic)
+
+    def _count(self, side: Side, topic: str) -> float:
+        return _timed(_count, self._read(side, topic))
+
+    def _done(self, side: str, job: Callable[[], float]) -> float | None:
+        """What a job took. Nothing rests on Kafka: what goes wrong there is said, and ends it there."""
+        try:
+            return job()
+        except Exception as error:
+            if side != "kafka":
+                raise
+            del self._sides[side]
+            self.given_up.append(
+                Missing("Kafka", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+            )
+            return None
+
+    def _read(self, side: Side, topic: str, schema: str | None = None) -> Any:
+        reader = self._session.read.format(side.name).options(**side.reading, subscribe=topic)
         return (reader if schema is None else reader.schema(schema)).load()
 
-    def _stream(self, sink: str) -> float:
+    def _stream(self, side: Side, topic: str) -> float:
+        frame = self._stream_of(side, topic)
+        return self._run(frame.writeStream.format("noop"), side.messages(topic))
+
+    def _copy(self, side: Side, topic: str) -> float:
+        # A topic of its own for each round: what is read stays the same.
+        sink = f"{_SINK}-{self._number}"
+        side.create_topic(sink)
+        messages = side.messages(topic)
+        frame = self._stream_of(side, topic).select("key", "value")
+        seconds = self._run(frame.writeStream.format(side.name).options(**side.writing, topic=sink), messages)
+        if (copied := side.messages(sink)) != messages:
+            raise ProcessFailed(f"{side.name}: {copied:,} messages came of {messages:,}")
+        side.delete_topic(sink)
+        return seconds
+
+    def _stream_of(self, side: Side, topic: str) -> Any:
+        options = side.reading | {"subscribe": topic, "startingOffsets": "earliest"}
+        return self._session.readStream.format(side.name).options(**options).load()
+
+    def _run(self, writer: Any, messages: int) -> float:
         """The seconds of its triggers."""
         self._number += 1
-        options = {"servers": self._cluster.servers, "subscribe": _TOPIC, "startingOffsets": "earliest"}
-        frame = self._session.readStream.format("talweg").options(**options).load()
-        writer = frame.writeStream.format(sink)
-        if sink == "talweg":
-            # A topic of its own for each round: what is read stays the same.
-            topic = f"{_SINK}-{self._number}"
-            create_topic(self._cluster, topic, 4)
-            writer = frame.select("key", "value").writeStream.format(sink)
-            writer = writer.options(servers=self._cluster.servers, topic=topic)
         checkpoint = self._scene.directory / f"checkpoint-{self._number}"
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
         query.awaitTermination()
         progress = [each for each in query.recentProgress if each.numInputRows]
-        assert sum(each.numInputRows for each in progress) == self._sizes.messages
+        assert sum(each.numInputRows for each in progress) == messages
         return float(sum(each.durationMs["triggerExecution"] for each in progress)) / 1000
 
 
+def _timed(job: Callable[[Any], object], frame: Any) -> float:
+    begin = time.perf_counter()
+    job(frame)
+    return time.perf_counter() - begin
+
+
 def _count(frame: Any) -> None:
+    frame.selectExpr(*(f"count({name})" for name in _COLUMNS)).collect()
+
+
+def _count_values(frame: Any) -> None:
     frame.where("length(value) > 0").count()
 
 
@@ -157,24 +322,61 @@ def _into_nothing(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _rows(measured: dict[str, list[float]], sizes: Sizes) -> Iterator[Yielded]:
-    seconds = {name: median(some) for name, some in measured.items()}
-    titles = {
-        "talweg count": "Spark batch read into a count: Talweg",
-        "parquet count": "Spark batch read into a count: Parquet",
-        "talweg all": "Spark batch read, all columns: Talweg",
-        "parquet all": "Spark batch read, all columns: Parquet",
-        "stream": "Spark stream, all columns, into nothing",
-        "copy": "Spark stream, topic to topic, exactly once",
-    }
-    for name, title in titles.items():
-        spread = ", ".join(f"{each:.1f}" for each in measured[name])
-        yield Row(title, sizes.messages / seconds[name] / 1e6, "million/s", note=f"seconds: {spread}")
+# What comes of it
+
+
+def rows(measured: dict[str, list[float]], sizes: Sizes) -> Iterator[Row]:
+    """The figures of Talweg and of Parquet."""
+    for name, title in (
+        ("talweg count", "Spark batch read into a count: Talweg"),
+        ("parquet count", "Spark batch read into a count: Parquet"),
+        ("talweg values", "Spark count of values: Talweg, all columns"),
+        ("talweg values alone", "Spark count of values: Talweg, values alone"),
+        ("parquet values", "Spark count of values: Parquet, values alone"),
+        ("talweg all", "Spark batch read, all columns, into nothing"),
+        ("talweg stream", "Spark stream, all columns, into nothing"),
+        ("talweg copy", "Spark stream, topic to topic, exactly once"),
+    ):
+        yield _speed(title, measured[name], sizes)
     for title, over, under, least in (
         ("Spark batch read into a count: Talweg against Parquet", "talweg count", "parquet count", 0.5),
-        ("Spark batch read, all columns: Talweg against Parquet", "talweg all", "parquet all", None),
-        ("Spark stream against batch read", "stream", "talweg all", 0.7),
-        ("Spark topic to topic against batch read", "copy", "talweg all", 0.25),
+        ("Spark count of values: Talweg against Parquet", "talweg values", "parquet values", None),
+        (
+            "Spark count of values alone: Talweg against Parquet",
+            "talweg values alone",
+            "parquet values",
+            None,
+        ),
+        ("Spark stream against batch read", "talweg stream", "talweg all", 0.7),
+        ("Spark topic to topic against batch read", "talweg copy", "talweg all", 0.25),
     ):
         bound = None if least is None else Bound(at_least=least)
-        yield Row(title, seconds[under] / seconds[over], "times", bound)
+        yield Row(title, _ratio(measured[over], measured[under]), "times", bound)
+
+
+def kafka_rows(measured: dict[str, list[float]], sizes: Sizes, connector: Connector | None) -> Iterator[Row]:
+    """Those of Kafka, if it did all its jobs. Nothing is required of them."""
+    if connector is None or not {"kafka count", "kafka stream", "kafka copy"} <= measured.keys():
+        return
+    for name, title, more in (
+        ("count", "batch read into a count", connector.versions),
+        ("stream", "stream, all columns, into nothing", ""),
+        ("copy", "stream, topic to topic", "at least once"),
+    ):
+        yield _speed(f"Spark {title}: Kafka", measured[f"kafka {name}"], sizes, more)
+        yield Row(
+            f"Spark {title}: Talweg against Kafka",
+            _ratio(measured[f"talweg {name}"], measured[f"kafka {name}"]),
+            "times",
+            note="exactly once against at least once" if name == "copy" else "",
+        )
+
+
+def _speed(title: str, seconds: list[float], sizes: Sizes, more: str = "") -> Row:
+    note = f"seconds: {', '.join(f'{each:.1f}' for each in seconds)}" + (f"; {more}" if more else "")
+    return Row(title, sizes.messages / median(seconds) / 1e6, "million/s", note=note)
+
+
+def _ratio(over: list[float], under: list[float]) -> float:
+    """How many times as quick as another."""
+    return median(under) / median(over)

@@ -176,6 +176,11 @@ def test_headers_are_a_column_on_request() -> None:
     assert TalwegSource({"includeHeaders": "true"}).schema() == whole_schema(headers=True)
 
 
+def test_spark_is_told_which_columns_are_never_null() -> None:
+    fields = TalwegSource({"includeHeaders": "true"}).schema().fields
+    assert [field.name for field in fields if field.nullable] == ["key", "value"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
