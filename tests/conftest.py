@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["servers"]
+pytest_plugins = ["servers", "spark_session"]
 
 # The same examples on every run, so that a red build can be repeated; `--hypothesis-profile=search` throws
 # fresh dice. A deadline would measure the machine's mood, and a slow fixture is ours to judge.
@@ -36,6 +36,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return group is None or group.args != ("spark",)
 
     items.sort(key=begins_later)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Groups are kept. A pytest-xdist that passes over them says nothing, and all takes twice as long."""
+    if getattr(session.config.option, "loadgroup", False):  # set in workers
+        for item in session.items:
+            if (
+                item.get_closest_marker("xdist_group") is not None
+                and "@" not in item.nodeid.rpartition("]")[2]
+            ):
+                pytest.exit(
+                    f"pytest-xdist ignores the group of {item.nodeid}: see pytest in pyproject.toml", 4
+                )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

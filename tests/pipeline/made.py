@@ -5,11 +5,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from talweg.pipeline.messages import MESSAGES
 
+COLUMNS = pa.schema(
+    {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+    }
+)
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
 
@@ -48,12 +61,15 @@ class FileSource:
         directory.mkdir(parents=True, exist_ok=True)
         self._count = 0
 
-    def feed(self, spark: SparkSession, rows: Sequence[tuple[Any, ...]]) -> None:
+    def feed(self, rows: Sequence[tuple[Any, ...]]) -> None:
         self._count += 1
         draft = self.directory.parent / f"draft-{self._count}"
-        frame(spark, rows).coalesce(1).write.parquet(str(draft))
-        (part,) = draft.glob("*.parquet")
-        part.rename(self.directory / f"{self._count:04}.parquet")
+        columns = (
+            pa.array(column, field.type)
+            for column, field in zip(zip(*rows, strict=True), COLUMNS, strict=True)
+        )
+        pq.write_table(pa.table(list(columns), COLUMNS), draft)
+        draft.rename(self.directory / f"{self._count:04}.parquet")
 
     def open(self, spark: SparkSession, name: str) -> DataFrame:
         reader = spark.readStream.schema(MESSAGES).option("maxFilesPerTrigger", 1)

@@ -1,24 +1,22 @@
 """Pipelines over real brokers: dead letters and back, crashes, the command, and what brokers see of it."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from cli.shell import Shell
+from pipeline.command import PIPELINE, started
 from pipeline.made import offsets
-from spark.scene import Scene
+from spark.scene import SECONDS_MAX, Scene
 from talweg.client.consumer import Consumer
 from talweg.client.offsets import position_of
+from talweg.client.producer import Producer
 from talweg.errors import TopicNotFound
 from talweg.pipeline import read_archive, read_counts
+from talweg.pipeline.archive import archive_table
 from talweg.pipeline.catalogue import choose
 from talweg.pipeline.places import TopicsSink, TopicsSource
 from talweg.pipeline.redrive import redrive
@@ -26,8 +24,7 @@ from talweg.pipeline.runner import Progress, Run, RunSettings, run_to_end
 from talweg.pipeline.standard import STANDARD
 from talweg.testing.processes import wait_until
 
-pytestmark = pytest.mark.xdist_group("spark")
-COMMAND = [sys.executable, str(Path(__file__).with_name("command.py")), "pipeline"]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 
 def run(scene: Scene, *names: str, topics: tuple[str, ...] = ()) -> list[Progress]:
@@ -50,37 +47,6 @@ def values(scene: Scene, topic: str) -> list[bytes]:
         return sorted(message.value or b"" for message in consumer.read_to_end())
 
 
-@contextmanager
-def command(scene: Scene, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
-    """The command as a process, in a group of its own with its JVM: none of them outlives the test."""
-    environment = os.environ | {
-        "TALWEG_URL": scene.cluster.servers,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",  # what runs for seconds is not worth compiling well
-    }
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        env=environment,
-        cwd=scene.directory,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        kill(process)
-
-
-def kill(process: "subprocess.Popen[str]") -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    if process.stdout is not None and not process.stdout.closed:
-        process.communicate()
-
-
 def test_dead_letters_are_set_aside_and_sent_back_once(scene: Scene) -> None:
     scene.create(2)
     scene.send(0, [b"INFO fine", b"prose one", b"\xff\xfe"], keys=[b"a", b"b", b"c"])
@@ -89,7 +55,7 @@ def test_dead_letters_are_set_aside_and_sent_back_once(scene: Scene) -> None:
     servers = scene.cluster.servers
     with pytest.raises(TopicNotFound, match=r"there is no topic .*\.dlq"):
         redrive(scene.spark, servers, scene.topic, checkpoints)
-    run(scene, "parse")
+    run(scene, "dead-letters")
     bad = [b"prose one", b"prose two", b"\xff\xfe"]
     assert values(scene, f"{scene.topic}.dlq") == bad
     with Consumer(f"{scene.topic}.dlq", servers=servers) as consumer:
@@ -104,7 +70,7 @@ def test_dead_letters_are_set_aside_and_sent_back_once(scene: Scene) -> None:
     assert redrive(scene.spark, servers, scene.topic, checkpoints) == 3
     assert redrive(scene.spark, servers, scene.topic, checkpoints) == 0
     assert Counter(values(scene, scene.topic)) == Counter([b"INFO fine", *bad, *bad])
-    run(scene, "parse")  # they are no better than before
+    run(scene, "dead-letters")  # they are no better than before
     with Consumer(f"{scene.topic}.dlq", servers=servers) as consumer:
         attempts = Counter(dict(each.headers)["talweg.dlq.attempt"] for each in consumer.read_to_end())
     assert attempts == {b"1": 3, b"2": 3}
@@ -117,47 +83,93 @@ def test_brokers_see_how_far_a_pipeline_has_come(scene: Scene) -> None:
     cluster, ends = scene.logs.cluster, scene.logs.ends(scene.topic, [0, 1])
     for number, end in ends.items():
         read = scene.logs.background.run(
-            position_of(cluster, "pipeline.count", scene.topic, number, seconds_max=10)
+            position_of(cluster, "pipeline.count", scene.topic, number, seconds_max=SECONDS_MAX)
         )
         assert read == end.next_offset
 
 
+def archived(archive: Path) -> int:
+    """Rows, by the manifest: Spark is not asked."""
+    return sum(file.rows for file in archive_table(archive).manifest().files)
+
+
 def test_a_driver_that_is_killed_leaves_no_message_twice_and_none_out(scene: Scene) -> None:
     sent = scene.fill(1500, batch=50)
-    arguments = ["run", "archive", "count", "--topics", scene.topic, "--json"]
-    arguments += ["--archive", str(scene.directory / "archive"), "--master", "local[2]"]
-    with command(scene, *arguments, "--rows-max", "100") as driver:
-        assert driver.stdout is not None
-        for line in driver.stdout:
-            if json.loads(line)["batch"] >= 2:
-                break
-        kill(driver)
-    kept = read_archive(scene.spark, scene.directory / "archive").count()
-    assert 0 < kept < len(sent)
-    with command(scene, *arguments) as driver:
-        _, errors = driver.communicate(timeout=200)
-    assert driver.returncode == 0, errors
-    found = read_archive(scene.spark, scene.directory / "archive")
+    archive = scene.directory / "archive"
+    arguments = ["run", "archive", "count", "--topics", scene.topic, "--rows-max", "100"]
+    arguments += ["--archive", str(archive), "--checkpoints", str(scene.directory / "checkpoints")]
+    arguments += ["--master", "local[2]", "--servers", scene.cluster.servers]
+    assert scene.spark.version  # its environment is the driver's as well
+    with started([*PIPELINE, *arguments], scene.directory / "driver.log") as driver:
+
+        def far_enough() -> bool:
+            assert driver.process.poll() is None, driver.says()
+            return archived(archive) >= 300
+
+        wait_until(far_enough, "some batches to be archived", 2 * SECONDS_MAX, pause_seconds=0.2)
+        driver.kill()
+    assert archived(archive) < len(sent)
+    run(scene, "archive", "count")  # by another driver, with the checkpoints of the one that was killed
+    found = read_archive(scene.spark, archive)
     assert sorted(bytes(row.value) for row in found.collect()) == sorted(sent)
     assert len(set(offsets(found))) == len(sent)
-    counted = read_counts(scene.spark, scene.directory / "archive").groupBy().sum("messages").collect()
-    assert counted[0][0] == len(sent)
+    assert messages_counted(scene) == {scene.topic: len(sent)}
 
 
-def test_ctrl_c_ends_a_run_that_follows_in_good_order(scene: Scene) -> None:
-    scene.fill(100)
-    archive = scene.directory / "archive"
-    follow = ["run", "archive", "--follow", "--topics", scene.topic, "--archive", str(archive)]
-    with command(scene, *follow) as driver:
-        wait_until(lambda: read_archive(scene.spark, archive).count() == 100, "the archive to fill", 100)
-        scene.more(100, 50)
-        wait_until(lambda: read_archive(scene.spark, archive).count() == 150, "more to come", 60)
-        driver.send_signal(signal.SIGINT)
-        _, errors = driver.communicate(timeout=60)
-    assert driver.returncode == 0, errors
-    assert "Traceback" not in errors
-    assert "Exception" not in errors
-    assert "archive: done, batch" in errors
+def messages_counted(scene: Scene) -> dict[str, int]:
+    counts = read_counts(scene.spark, scene.directory / "archive").groupBy("topic").sum("messages")
+    return {row[0]: row[1] for row in counts.collect()}
+
+
+def test_while_five_producers_feed_three_topics_everything_is_archived_and_counted_once(scene: Scene) -> None:
+    topics = [f"{scene.topic}-T{number}" for number in (1, 2, 3)]
+    for topic in topics:
+        scene.create(2, topic)
+    source = TopicsSource(scene.cluster.servers, tuple(topics), rows_max=10_000)
+    settings = RunSettings(
+        scene.directory / "archive", scene.directory / "checkpoints", follow=True, every_seconds=1
+    )
+    running = Run(
+        scene.spark,
+        choose(("archive", "count"), STANDARD),
+        source,
+        TopicsSink(scene.cluster.servers),
+        settings,
+    )
+    enough, told_to_stop = threading.Event(), threading.Event()
+
+    def send(number: int) -> list[tuple[str, bytes]]:
+        """Some messages to each topic again and again, until it is enough."""
+        sent: list[tuple[str, bytes]] = []
+        with Producer(servers=scene.cluster.servers) as producer:
+            while not enough.wait(0.2):
+                for topic in 5 * topics:
+                    value = b"INFO P%d says %d" % (number, len(sent))
+                    producer.send(topic, value, key=b"%d" % number)
+                    sent.append((topic, value))
+        return sent
+
+    running.start()
+    with ThreadPoolExecutor(5) as pool:
+        producers = [pool.submit(send, number) for number in range(5)]
+        try:
+            for progress in running.watch(told_to_stop):
+                if min(each.batch for each in progress) < 1:
+                    continue  # they are to be read while they come
+                enough.set()
+                wanted = sum(len(each.result()) for each in producers)
+                if [each.rows for each in progress] == [wanted, wanted]:
+                    told_to_stop.set()
+        finally:
+            enough.set()
+            running.close()
+    sent = Counter(pair for each in producers for pair in each.result())
+    found = read_archive(scene.spark, settings.archive).collect()
+    assert Counter((row.topic, bytes(row.value)) for row in found) == sent
+    assert set(sent.values()) == {1}
+    by_topic = Counter(topic for topic, _ in sent)
+    assert len(by_topic) == 3
+    assert messages_counted(scene) == by_topic
 
 
 @pytest.mark.parametrize(
@@ -170,7 +182,4 @@ def test_ctrl_c_ends_a_run_that_follows_in_good_order(scene: Scene) -> None:
     ],
 )
 def test_mistakes_are_told_in_a_line(scene: Scene, arguments: list[str], code: int, said: str) -> None:
-    with command(scene, *arguments) as process:
-        _, errors = process.communicate(timeout=60)
-    assert (process.returncode, len(errors.splitlines())) == (code, 1), errors
-    assert said in errors
+    assert said in Shell(scene.cluster.servers).refuses("pipeline", *arguments, code=code)

@@ -1,111 +1,157 @@
-"""The same pipelines on a Spark cluster of a master and two workers, one of which is killed on the way."""
+"""The same pipelines on a Spark cluster of a master and two workers, one of which is killed on the way.
+
+In a group of its own: it needs neither the session of the other tests nor their cluster.
+"""
 
 import json
 import os
-import re
 import signal
-import subprocess
-import sys
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from pipeline.test_on_a_cluster import COMMAND
-from spark.scene import Scene
-from talweg.pipeline import read_archive, read_counts
+from pipeline.command import PIPELINE, Started, started
+from spark_session import CLUSTER_SETTINGS, JAVA_OPTIONS
+from talweg.client.consumer import Consumer
+from talweg.client.producer import Producer
+from talweg.pipeline.archive import archive_table
+from talweg.pipeline.counts import counts_table
+from talweg.pipeline.table import Table
+from talweg.testing.cluster import LocalCluster
 from talweg.testing.processes import wait_until
 
-pytestmark = pytest.mark.xdist_group("spark")
-SPARK = Path(pyspark.__file__).parent
+pytestmark = [pytest.mark.xdist_group("spark-standalone"), pytest.mark.timeout(1200)]
+
+SPARK_CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
 CLASSES = "org.apache.spark.deploy"
+DAEMONS = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS, "SPARK_NO_DAEMONIZE": "1"}
+SECONDS_MAX = 400
+COPYING = Path(__file__).with_name("copying.py")
+# For drivers: executors start quickly, and the writer gets rows in small portions, not all at the end.
+DEFAULTS = f"""\
+spark.executor.extraJavaOptions {JAVA_OPTIONS}
+spark.executor.memory 512m
+spark.sql.execution.arrow.maxRecordsPerBatch 100
+"""
 
 
-@contextmanager
-def process(
-    arguments: list[str], directory: Path, name: str
-) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
-    """In a group of its own, which is gone at the end; and the file with what it says."""
-    log = directory / f"{name}.log"
-    environment = os.environ | {
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
-    }
-    with log.open("wb") as output:
-        started = subprocess.Popen(
-            arguments, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        )
-    try:
-        yield started, log
-    finally:
-        kill(started)
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(readers=0, settings=CLUSTER_SETTINGS) as cluster:
+        yield cluster
 
 
-def kill(started: "subprocess.Popen[bytes]") -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(started.pid, signal.SIGKILL)
-    started.wait()
+class Standalone:
+    """A master and two workers, a core each."""
 
-
-def said(log: Path, pattern: str, seconds_max: float = 60) -> str:
-    found: list[str] = []
-
-    def there() -> bool:
-        found[:] = re.findall(pattern, log.read_text(errors="replace"))
-        return bool(found)
-
-    wait_until(there, f"{log.name} to say {pattern}", seconds_max)
-    return found[0]
-
-
-def test_a_worker_that_is_killed_costs_no_message(scene: Scene) -> None:
-    sent = scene.fill(2000, batch=50)
-    archive = scene.directory / "archive"
-    spark_class = str(SPARK / "bin" / "spark-class")
-    with ExitStack() as stack:
-        # Port 0: any. Its own page would want a port as well.
-        arguments = [
-            spark_class,
-            f"{CLASSES}.master.Master",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            "0",
-            "--webui-port",
-            "0",
-        ]
-        _, log = stack.enter_context(process(arguments, scene.directory, "master"))
-        master = said(log, r"spark://127\.0\.0\.1:\d+")
-        workers = []
+    def __init__(self, stack: ExitStack, directory: Path, environment: dict[str, str]) -> None:
+        # Port 0: any. Their own pages would want ports as well.
+        common = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        arguments = [SPARK_CLASS, f"{CLASSES}.master.Master", *common]
+        master = stack.enter_context(started(arguments, directory / "master.log", DAEMONS))
+        master.wait_until_it_says("Starting Spark master at spark://", SECONDS_MAX)
+        self.url = master.says().split("Starting Spark master at ")[1].split()[0]
+        self.workers: list[Started] = []
         for number in (1, 2):
-            arguments = [spark_class, f"{CLASSES}.worker.Worker", "--host", "127.0.0.1", "--cores", "1"]
-            arguments += [
-                "--memory",
-                "1g",
-                "--webui-port",
-                "0",
-                "--work-dir",
-                str(scene.directory / f"work-{number}"),
-                master,
-            ]
-            worker, log = stack.enter_context(process(arguments, scene.directory, f"worker-{number}"))
-            said(log, "Successfully registered with master")
-            workers.append((worker, log))
-        run = [*COMMAND, "run", "archive", "count", "--topics", scene.topic, "--archive", str(archive)]
-        run += ["--master", master, "--servers", scene.cluster.servers, "--rows-max", "200", "--json"]
-        driver, log = stack.enter_context(process(run, scene.directory, "driver"))
-        said(log, r'"batch":[1-9]', 150)
-        said(workers[0][1], "Launching [Ee]xecutor|Asked to launch executor")
-        kill(workers[0][0])
-        wait_until(lambda: driver.poll() is not None, "the run to end", 200)
-        assert driver.returncode == 0, log.read_text()
-    last = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-    assert {each["pipeline"] for each in last if each["state"] == "done"} == {"archive", "count"}
-    found = read_archive(scene.spark, archive).collect()
-    assert sorted(bytes(row.value) for row in found) == sorted(sent)
-    counted = read_counts(scene.spark, archive).groupBy().sum("messages").collect()
-    assert counted[0][0] == len(sent)
+            arguments = [SPARK_CLASS, f"{CLASSES}.worker.Worker", *common, "--cores", "1", "--memory", "1g"]
+            arguments += ["--work-dir", str(directory / f"work-{number}"), self.url]
+            log = directory / f"worker-{number}.log"
+            self.workers.append(stack.enter_context(started(arguments, log, DAEMONS | environment)))
+        for worker in self.workers:
+            worker.wait_until_it_says("Successfully registered with master", SECONDS_MAX)
+
+    def worker_of(self, pid: int) -> Started:
+        """The worker whose executor is an ancestor of a process."""
+        for worker in self.workers:
+            ancestor = pid
+            while ancestor > 1:
+                if ancestor == worker.process.pid:
+                    return worker
+                ancestor = int(Path(f"/proc/{ancestor}/stat").read_text().rpartition(")")[2].split()[1])
+        raise AssertionError(f"{pid} belongs to no worker")
+
+
+def values(table: Table, column: str) -> list[Any]:
+    """A column of a table, read without Spark."""
+    found: list[Any] = []
+    for path in table.paths(table.manifest()):
+        found += pq.read_table(path, columns=[column], partitioning=None)[column].to_pylist()
+    return found
+
+
+def staged_bytes(cluster: LocalCluster) -> int:
+    """What brokers have on their disks for the copy: nothing of it can be read yet."""
+    return sum(path.stat().st_size for path in cluster.directory.glob("broker-*/log/copy-*/*.log"))
+
+
+def copied(servers: str) -> list[bytes]:
+    with Consumer("copy", servers=servers) as consumer:
+        return [message.value or b"" for message in consumer.read_to_end()]
+
+
+def test_a_worker_killed_while_its_executor_stages_costs_no_message_and_ctrl_c_ends_the_run(
+    cluster: LocalCluster, tmp_path: Path, spark_environment: dict[str, str]
+) -> None:
+    servers = cluster.servers
+    archive, trouble = tmp_path / "archive", tmp_path / "trouble"
+    trouble.mkdir()
+    (trouble / "wait").touch()
+    (tmp_path / "spark-defaults.conf").write_text(DEFAULTS)
+    with cluster.ask() as manager:
+        for topic in ("logs", "copy"):
+            manager.post("/topics", name=topic, partitions=2)
+    # More than the writer gathers before it sends some of it to be staged.
+    sent = [b"INFO %d %s" % (number, os.urandom(2000).hex().encode()) for number in range(1000)]
+    sent += [b"INFO wait"]
+    with Producer(servers=servers) as producer:
+        for partition in (0, 1):
+            producer.send_many("logs", sent, partition=partition)
+    sent *= 2
+    with ExitStack() as stack:
+        standalone = Standalone(stack, tmp_path, spark_environment)
+        run = ["run", "archive", "count", str(COPYING), "--follow", "--topics", "logs", "--json"]
+        run += ["--archive", str(archive), "--master", standalone.url, "--servers", servers]
+        environment = spark_environment | {
+            "TALWEG_TEST_TROUBLE": str(trouble),
+            "SPARK_CONF_DIR": str(tmp_path),
+        }
+        driver = stack.enter_context(started([*PIPELINE, *run], tmp_path / "driver.log", environment))
+
+        def waits() -> list[int]:
+            assert driver.process.poll() is None, driver.says()
+            return [int(path.name.removeprefix("task-")) for path in trouble.glob("task-*")]
+
+        wait_until(lambda: bool(waits()) and staged_bytes(cluster) > 500_000, "tasks to stage", SECONDS_MAX)
+        assert copied(servers) == []
+        standalone.worker_of(waits()[0]).kill()  # and its executor with all its Python, which are its group
+        (trouble / "wait").unlink()
+        more = [b"WARN %d" % number for number in range(500)]
+        with Producer(servers=servers) as producer:
+            producer.send_many("logs", more)
+        sent += more
+
+        def done() -> bool:
+            assert driver.process.poll() is None, driver.says()
+            counted = values(counts_table(archive), "messages")
+            return sum(counted) >= len(sent) and len(copied(servers)) >= len(sent)
+
+        wait_until(done, "all to be counted and copied", SECONDS_MAX, pause_seconds=0.5)
+        wait_until(
+            lambda: len(values(archive_table(archive), "offset")) >= len(sent), "the archive", SECONDS_MAX
+        )
+        driver.process.send_signal(signal.SIGINT)
+        driver.process.wait(SECONDS_MAX)
+        said = driver.says()
+    assert driver.process.returncode == 0, said
+    assert "Traceback" not in said
+    last = {each["pipeline"]: each["state"] for each in map(json.loads, said.splitlines())}
+    assert last == {"archive": "done", "count": "done", "copying": "done"}
+    assert Counter(values(archive_table(archive), "value")) == Counter(sent)
+    assert sum(values(counts_table(archive), "messages")) == len(sent)
+    assert Counter(copied(servers)) == Counter(sent)

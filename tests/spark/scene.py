@@ -6,11 +6,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.streaming.query import StreamingQuery
 
 from talweg.client.partition_log import PartitionLogs
+from talweg.errors import TalwegError
+from talweg.pipeline.runner import RESTARTS_MAX, is_sparks_fault
 from talweg.records import encode_values
 from talweg.spark import TalwegSource
 from talweg.spark.stream_reader import TalwegStreamReader
@@ -18,6 +21,7 @@ from talweg.testing.cluster import LocalCluster
 from talweg.testing.processes import wait_until
 
 FRAMES = "application/vnd.talweg.frames"
+SECONDS_MAX = 240  # for whatever a test waits for: a busy machine takes its time
 BEGIN = 1_700_000_000_000_000  # the timestamp of the first message, in microseconds
 
 
@@ -29,7 +33,7 @@ class Scene:
         self.cluster = cluster
         self.topic = topic
         self.directory = directory
-        self.logs = PartitionLogs(cluster.servers, seconds_max=30)
+        self.logs = PartitionLogs(cluster.servers, seconds_max=SECONDS_MAX)
         self._queries: list[StreamingQuery] = []
 
     @cached_property
@@ -41,6 +45,10 @@ class Scene:
         for query in self._queries:
             with contextlib.suppress(Exception):
                 query.stop()
+        with contextlib.suppress(TalwegError), self.cluster.ask() as manager:
+            for each in self.logs.topics():  # else every test after it would have their heartbeats to bear
+                if each.topic == self.topic or each.topic.startswith((f"{self.topic}-", f"{self.topic}.")):
+                    manager.delete(f"/topics/{each.topic}")
         self.logs.close()
 
     # Topics
@@ -61,9 +69,15 @@ class Scene:
         frame = encode_values(values, **columns)
 
         async def ask() -> None:
-            await self.logs.cluster.fresh_topic(topic or self.topic, seconds_max=30)
+            await self.logs.cluster.fresh_topic(topic or self.topic, seconds_max=SECONDS_MAX)
             await self.logs.cluster.ask_leader(
-                topic or self.topic, partition, "POST", "/records", frame, media_type=FRAMES, seconds_max=30
+                topic or self.topic,
+                partition,
+                "POST",
+                "/records",
+                frame,
+                media_type=FRAMES,
+                seconds_max=SECONDS_MAX,
             )
 
         self.logs.background.run(ask())
@@ -92,7 +106,7 @@ class Scene:
             starts.append(self.logs.ends(self.topic, [partition])[partition].start_offset)
             return starts[-1] > beyond
 
-        wait_until(dropped, "retention to drop something", 30)
+        wait_until(dropped, "retention to drop something", SECONDS_MAX)
         return starts[-1]
 
     # Queries
@@ -129,10 +143,7 @@ class Scene:
 
     def run(self, stream: DataFrame, name: str = "out") -> StreamingQuery:
         """Run a streaming query to the end of what is there, into files; a second time goes on."""
-        query = self.start(stream, name, availableNow=True)
-        query.awaitTermination(120)
-        assert not query.isActive
-        return query
+        return end_of(lambda: self.start(stream, name, availableNow=True))
 
     def start(self, stream: DataFrame, name: str = "out", **trigger: Any) -> StreamingQuery:
         writer = stream.writeStream.format("parquet").option("path", str(self.directory / name))
@@ -145,6 +156,20 @@ class Scene:
         """The values that a streaming query has written, sorted."""
         frame = self.spark.read.parquet(str(self.directory / name))
         return sorted(bytes(row.value) for row in frame.select("value").collect())
+
+
+def end_of(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Start a query and see it end; again, if Spark failed it by no fault of its own (see the runner)."""
+    for restarts in range(RESTARTS_MAX + 1):
+        query = start()
+        try:
+            assert query.awaitTermination(SECONDS_MAX), f"it runs after {SECONDS_MAX} s"
+        except StreamingQueryException as error:
+            if restarts == RESTARTS_MAX or not is_sparks_fault(error):
+                raise
+            continue
+        break
+    return query
 
 
 def values_of(frame: DataFrame) -> list[bytes]:

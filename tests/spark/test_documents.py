@@ -8,7 +8,7 @@ import pytest
 from spark.scene import Scene, values_of
 from talweg.spark.options import ALL
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)

@@ -8,12 +8,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
-from spark.scene import Scene, batches_of
+from spark.scene import SECONDS_MAX, Scene, batches_of
 from talweg.errors import OffsetOutOfRange, TalwegError
 from talweg.spark.reading import StretchPartition
 from talweg.testing.processes import wait_until
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 
 def read(partitions: Any) -> list[tuple[str, int, int, int]]:
@@ -47,10 +47,9 @@ def test_a_query_goes_on_where_its_checkpoint_says(scene: Scene) -> None:
 def test_rows_of_a_batch_are_limited_even_when_a_leader_dies(scene: Scene) -> None:
     sent = scene.fill(1000, partitions=3, batch=50)
     query = scene.start(scene.stream(maxOffsetsPerTrigger=90), availableNow=True)
-    wait_until(lambda: len(batches_of(query)) >= 2, "two batches", 60)
+    wait_until(lambda: len(batches_of(query)) >= 2, "two batches", SECONDS_MAX)
     scene.cluster.kill_leader(scene.topic, 1)
-    query.awaitTermination(120)
-    assert not query.isActive
+    assert query.awaitTermination(SECONDS_MAX)
     assert sum(batches_of(query)) == 1000
     assert max(batches_of(query)) == 90
     assert scene.written() == sorted(sent)
@@ -90,7 +89,9 @@ def test_a_batch_waits_for_enough_rows_but_not_for_ever(scene: Scene) -> None:
 
     impatient = scene.stream_reader(minOffsetsPerTrigger=1000, maxTriggerDelay="200ms")
     assert impatient.latestOffset(start, ReadMinRows(1000)) == start
-    wait_until(lambda: impatient.latestOffset(start, ReadMinRows(1000)) != start, "the delay to pass", 20)
+    wait_until(
+        lambda: impatient.latestOffset(start, ReadMinRows(1000)) != start, "the delay to pass", SECONDS_MAX
+    )
 
     now = scene.stream_reader(minOffsetsPerTrigger=1000, maxTriggerDelay="1h")
     now.prepareForTriggerAvailableNow()
@@ -246,7 +247,9 @@ def test_a_query_that_follows_sees_what_comes(scene: Scene) -> None:
     sender = threading.Thread(target=lambda: sent.extend(scene.more(100, 100)))
     sender.start()
     sender.join()
-    wait_until(lambda: sum(batches_of(query)) >= 200, "all rows", 60)
-    wait_until(lambda: positions(scene, "follower") == {0: 200, 1: 0}, "the group to be at the end", 30)
+    wait_until(lambda: sum(batches_of(query)) >= 200, "all rows", SECONDS_MAX)
+    wait_until(
+        lambda: positions(scene, "follower") == {0: 200, 1: 0}, "the group to be at the end", SECONDS_MAX
+    )
     query.stop()
     assert scene.written() == sorted(sent)

@@ -1,7 +1,8 @@
 """`format("talweg-troubled")`: the sink with trouble at a step of its writing, as a test plans it.
 
-A file `plan` in the directory that the option `trouble` names says what happens and where: `die decide` kills
-the process that comes to that step, `wait publish` lets it wait until the file is gone. Each happens once.
+A file `plan` in the directory that the option `trouble` names says what happens, in which micro-batch, and
+where: `die 0 decide` kills the process that comes to that step, once; `wait 2 published` lets it wait there
+until the file is gone or says something else. Who came there is in the file `reached`, a line for each.
 """
 
 import os
@@ -15,55 +16,67 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from talweg.client.transactions import Transactions
-from talweg.protocol.transactions import Decided, StageRef
+from talweg.protocol.transactions import Decided, DecisionAnswer, StageRef
 from talweg.spark import TalwegSource
 from talweg.spark.options import WriteOptions, write_options
-from talweg.spark.writer import TalwegStreamWriter
+from talweg.spark.writer import StagedMessage, TalwegStreamWriter
 
 STEPS = ("staged", "decide", "decided", "some published", "published", "completed")
 
 
 class Trouble:
+    """As the file says, which is only ever replaced as a whole."""
+
     def __init__(self, directory: str) -> None:
         self.directory = Path(directory)
 
-    def at(self, step: str) -> None:
-        """Come to a step."""
-        plan = self.directory / "plan"
-        if not plan.exists():
+    def at(self, step: str, name: str) -> None:
+        """Come to a step in writing a micro-batch, whose number is the end of its name."""
+        plan = self._plan()
+        what, _, where = plan.partition(" ")
+        if where != f"{name.rpartition('/')[2]} {step}":
             return
-        what, _, where = plan.read_text().partition(" ")
-        if where != step:
-            return
-        (self.directory / "reached").write_text(str(os.getpid()))
+        with (self.directory / "reached").open("a") as file:
+            file.write(f"{plan}|{os.getpid()}|{name}\n")
         if what == "die":
-            plan.unlink()
+            (self.directory / "plan").unlink(missing_ok=True)
             os.kill(os.getpid(), signal.SIGKILL)
-        while plan.exists():
+        while self._plan() == plan:
             time.sleep(0.01)
+
+    def _plan(self) -> str:
+        try:
+            return (self.directory / "plan").read_text()
+        except FileNotFoundError:
+            return ""
 
 
 class TroubledTransactions(Transactions):
-    """Each step with trouble before it."""
+    """Each step with trouble before or behind it."""
 
     trouble: Trouble
+    name: str  # of what is being published
 
     async def decide(self, name: str, stages: Iterable[StageRef]) -> Decided:
-        self.trouble.at("decide")
+        self.trouble.at("decide", name)
         decided = await super().decide(name, stages)
-        self.trouble.at("decided")
+        self.trouble.at("decided", name)
         return decided
+
+    async def carry_out(self, name: str, held: Decided | DecisionAnswer) -> None:
+        self.name = name
+        await super().carry_out(name, held)
 
     async def publish(self, stages: Iterable[StageRef]) -> None:
         some = list(stages)
         await super().publish(some[:1])
-        self.trouble.at("some published")
+        self.trouble.at("some published", self.name)
         await super().publish(some[1:])
-        self.trouble.at("published")
+        self.trouble.at("published", self.name)
 
     async def complete(self, name: str) -> None:
         await super().complete(name)
-        self.trouble.at("completed")
+        self.trouble.at("completed", name)
 
 
 class TroubledWriter(TalwegStreamWriter):
@@ -82,7 +95,8 @@ class TroubledWriter(TalwegStreamWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         staged = super().write(iterator)
-        Trouble(self.trouble).at("staged")
+        assert isinstance(staged, StagedMessage)
+        Trouble(self.trouble).at("staged", staged.transaction)
         return staged
 
 

@@ -229,8 +229,13 @@ def _alerts(servers: str | None) -> tuple[dict[str, Any], ...]:
 
 @contextmanager
 def _session(master: str, directory: Path) -> Iterator["SparkSession"]:
-    from talweg.pipeline.session import open_session  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
 
+    from talweg.pipeline.session import configured, open_session  # noqa: PLC0415
+
+    if (running := SparkSession.getActiveSession()) is not None:
+        yield configured(running)  # whoever started it will stop it
+        return
     log = directory / "spark.log"
     with _standard_error_into(log):
         try:

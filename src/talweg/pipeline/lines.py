@@ -4,8 +4,10 @@ A line that fits none, or whose time is none, keeps its place with an `error` an
 message is one row, whatever it says.
 """
 
+from functools import lru_cache
 from typing import Final
 
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.types import (
@@ -58,39 +60,41 @@ _QUOTED_MAX: Final = 60  # characters of a line in an error
 
 def parse(messages: DataFrame) -> DataFrame:
     """Log lines of messages in Kafka's columns; other columns (key, value, headers) stay as they are."""
+    for step in _steps(messages.sparkSession.sparkContext):
+        messages = messages.withColumns(step)
+    return messages.drop("_line", "_format", "_object", "_parts", "_time", "_priority", "_fields")
+
+
+@lru_cache(maxsize=1)
+def _steps(_: SparkContext) -> tuple[dict[str, Column], ...]:
+    """Columns that are added one after the other: each uses those before it more than once, and Spark then
+    works them out once. They are kept: telling Spark of them takes longer than parsing a small batch.
+    """
     value = fn.col("value").cast("binary")
     readable = (fn.octet_length(value) <= BYTES_MAX) & fn.is_valid_utf8(value.cast("string"))
     line, parts, fields = fn.col("_line"), fn.col("_parts"), fn.col("_fields")
-    # In steps: each uses the one before more than once, and Spark then works that out once.
     return (
-        messages.withColumn("_line", fn.when(readable, fn.rtrim(value.cast("string"), fn.lit("\r\n "))))
-        .withColumn("_format", format_of(line))
-        .withColumn("_object", object_of(line, fn.col("_format")))
-        .withColumn("_parts", parts_of(line, fn.col("_format"), fn.col("_object")))
-        .withColumns(
-            {
-                "_time": time_of(part(parts, "time"), fn.col("timestamp")),
-                "_priority": part(parts, "priority").try_cast("int"),
-                "_fields": fields_of(parts, fn.col("_object")),
-            }
-        )
-        .withColumn("error", _error())
-        .withColumns(
-            {
-                "time": fn.coalesce(fn.col("_time"), fn.col("timestamp")),
-                "format": fn.col("_format"),
-                "level": _level(),
-                "host": part(parts, "host"),
-                "program": part(parts, "program"),
-                "message": fn.get(parts, fn.lit(PARTS.index("message"))),
-                "fields": fn.when(fields["structured_data"].isNull(), fields).otherwise(
-                    structured_data(fields)
-                ),
-            }
-        )
+        {"_line": fn.when(readable, fn.rtrim(value.cast("string"), fn.lit("\r\n ")))},
+        {"_format": format_of(line)},
+        {"_object": object_of(line, fn.col("_format"))},
+        {"_parts": parts_of(line, fn.col("_format"), fn.col("_object"))},
+        {
+            "_time": time_of(part(parts, "time"), fn.col("timestamp")),
+            "_priority": part(parts, "priority").try_cast("int"),
+            "_fields": fields_of(parts, fn.col("_object")),
+        },
+        {"error": _error()},
+        {
+            "time": fn.coalesce(fn.col("_time"), fn.col("timestamp")),
+            "format": fn.col("_format"),
+            "level": _level(),
+            "host": part(parts, "host"),
+            "program": part(parts, "program"),
+            "message": fn.get(parts, fn.lit(PARTS.index("message"))),
+            "fields": fn.when(fields["structured_data"].isNull(), fields).otherwise(structured_data(fields)),
+        },
         # Half a line is worse than none.
-        .withColumns({name: fn.when(fn.col("error").isNull(), fn.col(name)) for name in _TYPED})
-        .drop("_line", "_format", "_object", "_parts", "_time", "_priority", "_fields")
+        {name: fn.when(fn.col("error").isNull(), fn.col(name)) for name in _TYPED},
     )
 
 

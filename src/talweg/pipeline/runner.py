@@ -26,7 +26,12 @@ _LOOK_SECONDS: Final = 0.2
 # session now and then serialise what they share while it changes. Nothing is wrong with the query then, and
 # whatever it did is not done twice, so it is started again; but not for ever.
 _NOT_ITS_FAULT: Final = ("Python worker failed to connect back", "Task not serializable")
-_RESTARTS_MAX: Final = 3
+RESTARTS_MAX: Final = 3
+
+
+def is_sparks_fault(error: BaseException) -> bool:
+    """Whether a query failed by no fault of its own, so that it may be started again."""
+    return any(text in str(error) for text in _NOT_ITS_FAULT)
 
 
 class RunSettings(msgspec.Struct, frozen=True):
@@ -145,8 +150,9 @@ class Run:
         before = dict(self._progress)
         for name, query in self._queries.items():
             active = query.isActive
-            for told in query.recentProgress:
-                # A query that waits reports its last batch again.
+            last = query.lastProgress  # all of them are a lot to ask for, several times a second
+            # A query that waits reports its last batch again.
+            for told in query.recentProgress if last is not None and last.batchId > self._seen[name] else ():
                 if told.batchId > self._seen[name]:
                     self._note(name, told)
             state = "runs" if active else "failed" if query.exception() else "done"
@@ -172,8 +178,7 @@ class Run:
             error = query.exception()
             if error is None:
                 continue
-            its_fault = not any(text in str(error) for text in _NOT_ITS_FAULT)
-            if its_fault or self._restarts[name] >= _RESTARTS_MAX:
+            if not is_sparks_fault(error) or self._restarts[name] >= RESTARTS_MAX:
                 raise PipelineFailed(f"pipeline {name}: {reason(str(error))}")
             self._restarts[name] += 1
             self._queries[name] = self._start(self._pipelines[name], self._incarnations)
