@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["servers", "spark_session"]
+pytest_plugins = ["servers", "shared_clusters", "spark_session"]
 
 # The same examples on every run, so that a red build can be repeated; `--hypothesis-profile=search` throws
 # fresh dice. A deadline would measure the machine's mood, and a slow fixture is ours to judge.
@@ -21,8 +21,9 @@ settings.register_profile(
 settings.load_profile("house")
 
 
-# Fixtures of a module that are whole clusters: on two workers they would be started twice.
-CLUSTERS = frozenset({"module_cluster", "standing"})
+# Fixtures that are whole clusters, of a module or a directory: on two workers they would be started twice.
+OF_MODULE = frozenset({"module_cluster", "standing"})
+OF_DIRECTORY = frozenset({"directory_cluster"})
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -31,7 +32,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def begins_later(item: pytest.Item) -> bool:
         group = item.get_closest_marker("xdist_group")
-        if group is None and CLUSTERS.intersection(getattr(item, "fixturenames", ())):
+        used = getattr(item, "fixturenames", ())
+        if group is None and OF_DIRECTORY.intersection(used):
+            item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
+        elif group is None and OF_MODULE.intersection(used):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
         return group is None or not group.args[0].startswith("spark")
 

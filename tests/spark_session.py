@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shared_clusters import shared_cluster
 from talweg.testing.cluster import LocalCluster
 
 if TYPE_CHECKING:
@@ -80,23 +81,16 @@ def spark(
     session.stop()
 
 
-@pytest.fixture(scope="session")
-def session_cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(readers=1, settings=CLUSTER_SETTINGS) as cluster:
-        yield cluster
-
-
 _numbers = itertools.count()
 
 
 @pytest.fixture
-def scene(request: pytest.FixtureRequest, session_cluster: LocalCluster, tmp_path: Path) -> "Iterator[Scene]":
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> "Iterator[Scene]":
     """Everything runs, whatever the test before did, and a name for a topic that no test had before."""
     from spark.scene import Scene
 
-    session_cluster.heal(seconds_max=180)
-    scene = Scene(
-        lambda: request.getfixturevalue("spark"), session_cluster, f"topic-{next(_numbers)}", tmp_path
-    )
+    cluster = shared_cluster(request, lambda: LocalCluster(readers=1, settings=CLUSTER_SETTINGS))
+    cluster.heal(seconds_max=180)
+    scene = Scene(lambda: request.getfixturevalue("spark"), cluster, f"topic-{next(_numbers)}", tmp_path)
     yield scene
     scene.close()

@@ -1,26 +1,25 @@
 """A real cluster for tests of the command: one for all of them, put right again between tests."""
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
 from cli.shell import Shell
+from shared_clusters import shared_cluster
 from talweg.testing.cluster import LocalCluster
 from talweg.testing.quick import QUICK
 
 
-@pytest.fixture(scope="session")
-def session_cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(readers=1, settings=QUICK) as cluster:
-        yield cluster
+@pytest.fixture(scope="module")
+def directory_cluster(request: pytest.FixtureRequest) -> LocalCluster:
+    return shared_cluster(request, lambda: LocalCluster(readers=1, settings=QUICK))
 
 
 @pytest.fixture
-def cluster(session_cluster: LocalCluster) -> LocalCluster:
+def cluster(directory_cluster: LocalCluster) -> LocalCluster:
     """Everything runs and is ready, whatever the test before did to it."""
-    session_cluster.heal()
-    return session_cluster
+    directory_cluster.heal()
+    return directory_cluster
 
 
 @pytest.fixture

@@ -172,10 +172,10 @@ def twenty(talweg: Shell, topic: str) -> str:
     return fill(talweg, topic)
 
 
-@pytest.fixture(scope="session")
-def twenty_to_read(session_cluster: LocalCluster) -> str:
+@pytest.fixture(scope="module")
+def twenty_to_read(directory_cluster: LocalCluster) -> str:
     """The same, for those who leave it as it is."""
-    talweg = Shell(session_cluster.url)
+    talweg = Shell(directory_cluster.url)
     talweg("topic", "create", "twenty", "--partitions", 3)
     return fill(talweg, "twenty")
 

@@ -1,34 +1,24 @@
 """A real cluster for tests of the clients: one for all of them, put right again between tests."""
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
+from shared_clusters import shared_cluster
 from talweg.testing import quick
 from talweg.testing.cluster import LocalCluster
 
 SETTINGS = {role: flags | {"--partitions-max": "200"} for role, flags in quick.QUICK.items()}
 SETTINGS["broker"] |= {"--snapshot-every": "64 KiB", "--retention-every": "100ms"}  # cut finely, look often
 
-_SHARED = pytest.StashKey[LocalCluster]()
-
 
 @pytest.fixture(scope="module")
-def module_cluster(request: pytest.FixtureRequest) -> LocalCluster:
-    """Three brokers, a primary, two read-only managers, without topics; what a test did to them is still so.
-
-    To start it takes longer than most modules do, so that the next one of this directory goes on with it.
-    """
-    stash = request.config.stash
-    if _SHARED not in stash:
-        made = LocalCluster(settings=SETTINGS)
-        made.start()
-        stash[_SHARED] = made
-    else:
-        stash[_SHARED].heal()
-        _delete_topics(stash[_SHARED])  # each costs something as long as it is there
-    return stash[_SHARED]
+def directory_cluster(request: pytest.FixtureRequest) -> LocalCluster:
+    """Three brokers, a primary and two read-only managers, without topics."""
+    cluster = shared_cluster(request, lambda: LocalCluster(settings=SETTINGS))
+    cluster.heal()
+    _delete_topics(cluster)  # of the module before: each costs something as long as it is there
+    return cluster
 
 
 def _delete_topics(cluster: LocalCluster) -> None:
@@ -38,22 +28,11 @@ def _delete_topics(cluster: LocalCluster) -> None:
                 manager.delete(f"/topics/{topic['topic']}")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """The next test is of another directory: nobody needs the cluster any more."""
-    try:
-        return (yield)
-    finally:
-        if (nextitem is None or nextitem.path.parent != item.path.parent) and _SHARED in item.config.stash:
-            item.config.stash[_SHARED].close()
-            del item.config.stash[_SHARED]
-
-
 @pytest.fixture
-def cluster(module_cluster: LocalCluster) -> LocalCluster:
+def cluster(directory_cluster: LocalCluster) -> LocalCluster:
     """Everything runs and is ready, whatever the test before did to it."""
-    module_cluster.heal()
-    return module_cluster
+    directory_cluster.heal()
+    return directory_cluster
 
 
 @pytest.fixture

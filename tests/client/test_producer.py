@@ -30,8 +30,6 @@ from talweg.errors import (
 )
 from talweg.testing.cluster import LocalCluster
 
-pytestmark = pytest.mark.xdist_group("client-producer")
-
 
 @pytest.fixture(params=FACES)
 def face(request: pytest.FixtureRequest) -> Any:

@@ -12,8 +12,6 @@ from talweg.testing.cluster import LocalCluster
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "producer.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
 
-pytestmark = pytest.mark.xdist_group("client-producer")
-
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_runs_as_it_stands(

@@ -30,8 +30,6 @@ from talweg.http import HttpResponse
 from talweg.testing.cluster import LocalCluster
 from talweg.testing.processes import wait_until
 
-pytestmark = pytest.mark.xdist_group("client-producer-faults")
-
 
 @pytest.fixture(params=FACES)
 def face(request: pytest.FixtureRequest) -> Any:

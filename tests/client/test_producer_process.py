@@ -19,8 +19,6 @@ from talweg.client.producer_settings import read_settings
 from talweg.records import Batch, Codec
 from talweg.testing.cluster import LocalCluster
 
-pytestmark = pytest.mark.xdist_group("client-producer")
-
 
 def run(program: str, servers: list[str], topic: str) -> subprocess.CompletedProcess[str]:
     head = "import sys\nfrom talweg.client.producer import Producer\nservers, topic = sys.argv[1:]\n"

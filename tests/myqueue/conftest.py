@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from myqueue import ApiHandler
+from shared_clusters import shared_cluster
 from talweg.testing.cluster import LocalCluster
 
 BOTH = {"--heartbeat": "200ms", "--partitions-max": "200", "--request-timeout": "3s"}
@@ -15,21 +16,20 @@ QUICK = {
 }
 
 
-@pytest.fixture(scope="package")
-def package_cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(readers=1, standbys=1, settings=QUICK) as cluster:
-        yield cluster
+@pytest.fixture(scope="module")
+def directory_cluster(request: pytest.FixtureRequest) -> LocalCluster:
+    return shared_cluster(request, lambda: LocalCluster(readers=1, standbys=1, settings=QUICK))
 
 
 @pytest.fixture
-def cluster(package_cluster: LocalCluster) -> LocalCluster:
+def cluster(directory_cluster: LocalCluster) -> LocalCluster:
     """Everything runs and is ready, whatever the test before did to it."""
-    for process in package_cluster.processes.values():
+    for process in directory_cluster.processes.values():
         if process.paused:
             process.resume()
-    package_cluster.start_processes()
-    package_cluster.wait_until_ready()
-    return package_cluster
+    directory_cluster.start_processes()
+    directory_cluster.wait_until_ready()
+    return directory_cluster
 
 
 @pytest.fixture
