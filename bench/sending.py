@@ -1,6 +1,7 @@
 """Sending with the client library: single messages, lists, Arrow; and what confluent-kafka merely accepts."""
 
 import importlib.util
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from statistics import mean
@@ -20,10 +21,13 @@ of 100 bytes from one thread with `Producer` and its default settings (lz4, batc
 what is acknowledged: on disk (fdatasync) on two brokers. Brokers and program share the machine's cores.
 `send` is called once for each message; `send_many` with lists of 10,000; `send_arrow` with record batches of
 10,000, made beforehand. confluent-kafka is measured with no broker at all: what its `produce` takes into its
-queue in one thread, and sends nowhere. All of them take turns, round after round."""
+queue in one thread, and sends nowhere. *Encoding alone* makes batches of the same record batches, with lz4,
+and sends them nowhere: no way of sending can be quicker than that on as many cores as there are, and three
+brokers need their part of those. All of them take turns, round after round."""
 
 _TOPIC = "sending"
 _WAYS = ("send", "send_many", "send_arrow")
+_ALONE = "encode"
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -72,6 +76,8 @@ def _measure(scene: Scene, cluster: LocalCluster, sizes: Sizes, doing: str) -> I
     if importlib.util.find_spec("confluent_kafka") is not None:
         scene.tell(f"{doing}: confluent-kafka")
         yield "confluent", Measured(run_client(msgspec.structs.replace(plan, how="confluent")), {})
+    scene.tell(f"{doing}: encoding alone")
+    yield _ALONE, Measured(run_client(msgspec.structs.replace(plan, how=_ALONE)), {})
     for how in _WAYS:
         scene.tell(f"{doing}: {how}")
         yield how, _done(msgspec.structs.replace(plan, how=how), pids)
@@ -101,6 +107,7 @@ def _rows(measured: Rounds) -> Iterator[Yielded]:
         yield Missing("confluent-kafka", "it is not installed: pip install 'talweg[bench]'")
     else:
         yield _row("confluent-kafka: produce() without a broker", accepted)
+    yield _row("encoding alone, in one thread", measured[_ALONE])
     for how in _WAYS:
         yield _row(f"Producer.{how}", measured[how])
     if accepted is not None:
@@ -114,6 +121,12 @@ def _rows(measured: Rounds) -> Iterator[Yielded]:
         yield Row(
             f"Producer.{how} against send", _speed(measured[how]) / send, "times", Bound(at_least=times)
         )
+    cores = os.cpu_count() or 1
+    yield Row(
+        f"encoding alone on all {cores} cores, with nothing left for brokers, against send",
+        cores * _speed(measured[_ALONE]) / send,
+        "times",
+    )
 
 
 def _speed(measured: list[Measured]) -> float:

@@ -1,4 +1,4 @@
-"""A program that sends with the client library, or merely hands messages to confluent-kafka.
+"""A program that sends with the client library, merely hands messages to confluent-kafka, or merely encodes.
 
 Run as `python -m bench.sending_client`, with a plan on standard input: a process of its own, as in life.
 """
@@ -17,6 +17,7 @@ import pyarrow as pa
 from bench.records import log_lines
 from talweg.client.producer import Producer
 from talweg.errors import TalwegError
+from talweg.records import encode_arrow
 
 _ROOT = Path(__file__).resolve().parents[1]  # where `bench` can be imported from
 _TIMEOUT_SECONDS = 120.0
@@ -29,8 +30,8 @@ _QUEUE_MESSAGES = 4_000_000
 class Plan(msgspec.Struct, frozen=True):
     """What is to be done, and for how long."""
 
-    how: Literal["confluent", "send", "send_many", "send_arrow"]
-    server: str  # a manager; of nobody for confluent
+    how: Literal["confluent", "encode", "send", "send_many", "send_arrow"]
+    server: str  # a manager; of no use to the first two
     topic: str
     warm_seconds: float
     seconds: float
@@ -111,13 +112,21 @@ def confluent(plan: Plan, lists: list[list[bytes]]) -> Sending:
     return _timed(send, lambda: None, plan, _QUEUE_MESSAGES)
 
 
+def encode(plan: Plan, lists: list[list[bytes]]) -> Sending:
+    """What one thread makes batches of, with lz4; they are sent nowhere."""
+    tables = _record_batches(lists)
+    return _timed(lambda turn: void(encode_arrow(tables[turn], timestamp=0)), lambda: None, plan, 1 << 60)
+
+
+def _record_batches(lists: list[list[bytes]]) -> list[Any]:
+    return [pa.record_batch([pa.array(lines, pa.binary())], names=["value"]) for lines in lists]
+
+
 def talweg(plan: Plan, lists: list[list[bytes]]) -> Sending:
     """What the cluster acknowledges."""
     with Producer(plan.server) as producer:
         topic, one, many, arrow = plan.topic, producer.send, producer.send_many, producer.send_arrow
-        tables: list[Any] = [
-            pa.record_batch([pa.array(lines, pa.binary())], names=["value"]) for lines in lists
-        ]
+        tables = _record_batches(lists)
 
         def send(turn: int) -> None:
             for line in lists[turn]:
@@ -141,7 +150,8 @@ def main() -> int:
     plan = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Plan)
     lists = [log_lines(_LIST_MESSAGES) for _ in range(_DIFFERENT_LISTS)]
     try:
-        sending = confluent(plan, lists) if plan.how == "confluent" else talweg(plan, lists)
+        way = {"confluent": confluent, "encode": encode}.get(plan.how, talweg)
+        sending = way(plan, lists)
     except (TalwegError, ImportError) as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
