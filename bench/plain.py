@@ -3,6 +3,7 @@
 import importlib.util
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import partial
 from statistics import mean
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from bench import usage
 from bench.commands import Settings
 from bench.load import Load, LoadFailed, Plan, run_load
-from bench.processes import ProcessFailed, free_ports
+from bench.processes import ProcessFailed, attempted, free_ports
 from bench.results import Bound, Missing, Row, Scene, Yielded
 from bench.serving import Server
 from bench.talweg_cluster import create_topic
@@ -107,7 +108,8 @@ def run(scene: Scene, sizes: Sizes) -> Iterator[Yielded]:
             _add(measured, name, each)
         for variant in sizes.variants if with_rivals else ():
             scene.tell(f"{doing}: the reference design, {variant.name}")
-            _add(measured, variant.name, _measure_reference(scene, sizes, variant))
+            reference = partial(_measure_reference, scene, sizes, variant)
+            _add(measured, variant.name, attempted(reference, LoadFailed))
     yield from _talweg_rows(measured, sizes)
     if with_rivals:
         yield from _rival_rows(measured, sizes)

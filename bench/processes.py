@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,10 @@ _STOP_SECONDS = 5.0  # to end by itself; then it is killed
 _LOOK_SECONDS = 0.05
 START_SECONDS = 120.0  # to open its groups; a thousand of them take a while
 
+_ATTEMPTS = 3
+
 Expected = TypeVar("Expected", bound=Answer)
+R = TypeVar("R")
 
 
 class ProcessFailed(Exception):
@@ -225,3 +228,11 @@ def free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
+
+
+def attempted(measure: Callable[[], R], *failures: type[Exception]) -> R:
+    """Measure, and again from the start if that failed: what took minutes before is not lost to a hiccup."""
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(*failures):
+            return measure()
+    return measure()
