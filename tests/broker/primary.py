@@ -30,7 +30,7 @@ from talweg.protocol.transactions import TransactionsReady
 QUICK = BrokerSettings(
     port=0, heartbeat_seconds=0.1, tick_seconds=0.02, request_seconds_max=5.0, retention_check_seconds=0.1
 )
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ from talweg.testing.cluster import LocalCluster
 from talweg.testing.processes import wait_until
 
 TIMESTAMP = 1_700_000_000_000_000
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def create(cluster: LocalCluster, topic: str, partitions: int = 1, **settings: int) -> None:

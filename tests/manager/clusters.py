@@ -16,7 +16,7 @@ from talweg.http import Answer, HttpClient
 from talweg.manager import Manager
 from talweg.metadata import MetadataStore, open_metadata
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 
 
 async def until(condition: Callable[[], Awaitable[Any] | Any], what: str = "") -> Any:

@@ -245,20 +245,23 @@ class Consuming:
                 raise outcome
 
     async def _commit(self, group: str, place: Place, offset: int) -> None:
-        seek = place in self._sought
+        seek, at = place in self._sought, offset
         async with self._asking:
-            try:
-                await commit_position(
-                    self._cluster, group, *place, offset, seek=seek, seconds_max=self._seconds_max
-                )
-            except OffsetOutOfRange:
-                first, _ = await ends_of(self._cluster, place[0], [place[1]], seconds_max=self._seconds_max)
-                if offset >= first[place[1]]:
-                    raise
-                # Retention has overtaken it. What comes next is the first message that is left.
-                await commit_position(
-                    self._cluster, group, *place, first[place[1]], seek=seek, seconds_max=self._seconds_max
-                )
+            while True:
+                try:
+                    await commit_position(
+                        self._cluster, group, *place, at, seek=seek, seconds_max=self._seconds_max
+                    )
+                    break
+                except OffsetOutOfRange:
+                    starts, _ = await ends_of(
+                        self._cluster, place[0], [place[1]], seconds_max=self._seconds_max
+                    )
+                    if at >= starts[place[1]]:
+                        raise
+                    # Retention has overtaken it, and may do so again while we ask. What comes next is the
+                    # first message that is left.
+                    at = starts[place[1]]
         self._committed[place] = offset
         self._sought.discard(place)
 
