@@ -8,6 +8,7 @@ from talweg.testing.cluster import LocalCluster
 
 _LEADERS_SECONDS_MAX = 60.0
 _LOOK_SECONDS = 0.1
+_STEADY_SECONDS = 1.0  # a new topic's first leaders may be outvoted by those who opened it a moment later
 
 
 def create_topic(cluster: LocalCluster, topic: str, partitions: int) -> None:
@@ -18,8 +19,10 @@ def create_topic(cluster: LocalCluster, topic: str, partitions: int) -> None:
 
 
 def leaders(cluster: LocalCluster, topic: str) -> list[str]:
-    """The endpoints of the leaders, by partition, once the primary knows them all."""
+    """The endpoints of the leaders, by partition, once the primary knows them all and they stay."""
     deadline = time.monotonic() + _LEADERS_SECONDS_MAX
+    before: list[str] = []
+    since = 0.0
     with cluster.ask() as manager:
         while True:
             metadata = manager.get("/v1/metadata", topics=topic)
@@ -28,7 +31,11 @@ def leaders(cluster: LocalCluster, topic: str) -> list[str]:
             # A term of 0 is a guess.
             led = [part for part in partitions if part["term"] and part["leader"] is not None]
             if led and len(led) == len(partitions):
-                return [endpoints[part["leader"]] for part in led]
+                found = [endpoints[part["leader"]] for part in led]
+                if found != before:
+                    before, since = found, time.monotonic()
+                elif time.monotonic() - since >= _STEADY_SECONDS:
+                    return found
             if time.monotonic() > deadline:
                 raise ProcessFailed(f"{topic}: {len(led)} of {len(partitions)} partitions have a leader")
             time.sleep(_LOOK_SECONDS)
