@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,7 @@ from typing import Any, Self
 import msgspec
 
 from bench.maven import Artifact, Libraries, cache_directory, fetch_first
-from bench.processes import ProcessFailed, free_ports, uninterrupted
+from bench.processes import ProcessFailed, attempted, free_ports, uninterrupted
 
 BROKER = Libraries(
     (
@@ -33,7 +34,6 @@ _KNOWN = (("4.2.0", "4.2.0"), ("4.2.0", "4.0.0"), ("4.0.0", "4.0.0"))
 _NODES = (1, 2, 3)
 _HEAP = "512m"
 _START_SECONDS = 120.0
-_START_ATTEMPTS = 3  # with other ports, when somebody snatched one
 _LOOK_SECONDS = 0.2
 
 
@@ -272,13 +272,11 @@ def kafka_cluster(directory: Path) -> Iterator[KafkaCluster]:
     _, jars = fetch_first([BROKER], cache_directory())
     try:
         with ExitStack() as stack:
-            yield _start(stack, directory, jars)
+            # With other ports, when somebody snatched one.
+            yield attempted(partial(_start, stack, directory, jars), NodeEnded)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def _start(stack: ExitStack, directory: Path, jars: Path) -> KafkaCluster:
-    for attempt in range(1, _START_ATTEMPTS):
-        with suppress(NodeEnded):
-            return stack.enter_context(KafkaCluster(directory / str(attempt), jars))
-    return stack.enter_context(KafkaCluster(directory / str(_START_ATTEMPTS), jars))
+    return stack.enter_context(KafkaCluster(directory / uuid.uuid4().hex, jars))

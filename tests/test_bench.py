@@ -34,7 +34,7 @@ from bench import (
 )
 from bench.document import Report, Section
 from bench.load import LoadFailed, Plan, run_load
-from bench.processes import Cluster, ProcessFailed
+from bench.processes import Cluster, ProcessFailed, attempted
 from bench.results import Bound, Curve, Missing, Row, Scene, Yielded
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -312,3 +312,19 @@ def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path) -> None:
     assert b"interrupted" in output
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_fails_is_measured_again_but_not_for_ever() -> None:
+    for failures, outcome in ((0, "measured"), (2, "measured"), (3, "failed")):
+        left = iter([True] * failures + [False])
+
+        def measure(left: Iterator[bool] = left) -> str:
+            if next(left):
+                raise ProcessFailed("a hiccup")
+            return "measured"
+
+        if outcome == "measured":
+            assert attempted(measure, ProcessFailed) == outcome
+        else:
+            with pytest.raises(ProcessFailed):
+                attempted(measure, ProcessFailed)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from client.consuming import numbered
@@ -11,11 +12,12 @@ from talweg.client.consumer_settings import ConsumerSettings
 from talweg.client.fetching import Fetching
 from talweg.client.hand import Hand
 from talweg.client.message import Place
+from talweg.client.offsets import commit_position_or_first
 from talweg.client.prefetched import Prefetched
 from talweg.client.received import ReceivedBatch, received
 from talweg.errors import CorruptBatch, OffsetOutOfRange, Unavailable
 from talweg.http import HttpResponse
-from talweg.protocol.batches import OffsetsAnswer
+from talweg.protocol.batches import Commit, OffsetsAnswer
 from talweg.protocol.control import TopicMetadata
 from talweg.records import encode_values, stamp
 
@@ -286,3 +288,40 @@ def test_an_answer_that_is_damaged_is_said_and_asked_for_again() -> None:
     batch = asyncio.run(first_batch(cluster, 0, complaints))
     assert batch.values() == numbered(3)
     assert len(complaints) == 1
+
+
+class Retaining:
+    """A leader whose retention drops more whenever somebody has asked where the log begins."""
+
+    def __init__(self, *starts: int) -> None:
+        self.starts = list(starts)
+        self.committed: list[int] = []
+
+    async def topic(self, *_: object, **__: object) -> None: ...
+
+    def leader(self, *_: object) -> str:
+        return "http://somewhere"
+
+    async def ask_server(self, *_: object, **__: object) -> OffsetsAnswer:
+        start = self.starts[0]
+        del self.starts[: len(self.starts) > 1]
+        return OffsetsAnswer(offsets={0: start}, elsewhere=[])
+
+    async def ask_leader(self, *asked: Any, **__: object) -> None:
+        offset = msgspec.json.decode(asked[-1], type=Commit).offset
+        assert offset is not None
+        if not self.starts[0] <= offset < 20:
+            raise OffsetOutOfRange("it holds other ones")
+        self.committed.append(offset)
+
+
+def test_a_position_that_retention_overtakes_again_and_again_is_the_first_that_is_kept() -> None:
+    def commit(cluster: Any, offset: int) -> None:
+        asyncio.run(commit_position_or_first(cluster, "g", "t", 0, offset, seek=False, seconds_max=5.0))
+
+    for starts, committed in (((0,), 2), ((7,), 7), ((7, 11, 13), 13)):
+        cluster = Retaining(*starts)
+        commit(cluster, 2)
+        assert cluster.committed == [committed]
+    with pytest.raises(OffsetOutOfRange):
+        commit(Retaining(7), 30)

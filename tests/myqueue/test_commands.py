@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from myqueue import ApiHandler, MyProducer
 from myqueue.log_file import read_consumer_log
+from talweg.testing.processes import wait_until
 
 pytestmark = pytest.mark.xdist_group("myqueue")
 
@@ -35,10 +35,7 @@ def run(module: str, *arguments: object, broker: str | None = None) -> tuple[int
 
 
 def wait_for_lines(path: Path, count: int) -> None:
-    deadline = time.monotonic() + 30
-    while path.read_bytes().count(b"\n") < count:
-        assert time.monotonic() < deadline, path.read_text()
-        time.sleep(0.02)
+    wait_until(lambda: path.read_bytes().count(b"\n") >= count, f"{count} lines in {path.name}", 30)
 
 
 @pytest.fixture

@@ -13,13 +13,12 @@ from talweg.client.consumer_settings import ConsumerSettings
 from talweg.client.fetching import Fetching
 from talweg.client.hand import Hand
 from talweg.client.message import Place
-from talweg.client.offsets import At, commit_position, ends_of, offsets_at, position_of
+from talweg.client.offsets import At, commit_position_or_first, ends_of, offsets_at, position_of
 from talweg.client.prefetched import NOWHERE, Ends
 from talweg.client.servers import Servers
 from talweg.errors import (
     BadRequest,
     InvalidSetting,
-    OffsetOutOfRange,
     PartitionNotFound,
     TalwegError,
     TopicNotFound,
@@ -245,23 +244,11 @@ class Consuming:
                 raise outcome
 
     async def _commit(self, group: str, place: Place, offset: int) -> None:
-        seek, at = place in self._sought, offset
+        seek = place in self._sought
         async with self._asking:
-            while True:
-                try:
-                    await commit_position(
-                        self._cluster, group, *place, at, seek=seek, seconds_max=self._seconds_max
-                    )
-                    break
-                except OffsetOutOfRange:
-                    starts, _ = await ends_of(
-                        self._cluster, place[0], [place[1]], seconds_max=self._seconds_max
-                    )
-                    if at >= starts[place[1]]:
-                        raise
-                    # Retention has overtaken it, and may do so again while we ask. What comes next is the
-                    # first message that is left.
-                    at = starts[place[1]]
+            await commit_position_or_first(
+                self._cluster, group, *place, offset, seek=seek, seconds_max=self._seconds_max
+            )
         self._committed[place] = offset
         self._sought.discard(place)
 

@@ -155,3 +155,20 @@ async def commit_position(
     commit = Commit(consumer=name, consumer_id=number, offset=offset, seek=seek, keep_bytes=keep_bytes)
     body = msgspec.json.encode(commit)
     await cluster.ask_leader(topic, partition, "POST", "/positions", body, seconds_max=seconds_max)
+
+
+async def commit_position_or_first(
+    cluster: Cluster, group: str, topic: str, partition: int, offset: int, *, seek: bool, seconds_max: float
+) -> None:
+    """Set a position; if retention has overtaken it, to the first message that is kept instead."""
+    while True:
+        try:
+            await commit_position(
+                cluster, group, topic, partition, offset, seek=seek, seconds_max=seconds_max
+            )
+            return
+        except OffsetOutOfRange:
+            starts = await offsets_at(cluster, topic, [partition], "earliest", seconds_max=seconds_max)
+            if offset >= starts[partition]:
+                raise
+            offset = starts[partition]  # which may be overtaken in its turn

@@ -25,7 +25,7 @@ _LOCAL: Final = {
     # What is shuffled are counts, not messages: a few tasks do.
     "spark.sql.shuffle.partitions": "4",
     "spark.python.unix.domain.socket.enabled": "true",
-    # Else every expression tells Spark the line of Python that it stands on, at twice the cost.
+    # Else every expression also tells Spark the line of Python that it stands on.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Several queries share the session; none should wait until another has worked off its backlog.
     "spark.scheduler.mode": "FAIR",
