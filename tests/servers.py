@@ -279,7 +279,7 @@ class RedisCluster:
         if nodes.count("master") != self.MASTERS or nodes.count("slave") != self.MASTERS or "fail" in nodes:
             return False
         role = node.ask("INFO", "replication")
-        return "connected_slaves:1" in role if "role:master" in role else "master_link_status:up" in role
+        return "state=online" in role if "role:master" in role else "master_link_status:up" in role
 
 
 @pytest.fixture(scope="session")

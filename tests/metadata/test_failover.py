@@ -18,7 +18,7 @@ from talweg.metadata import MetadataCopy
 from talweg.metadata.redis import RedisMetadata
 from talweg.metadata.redis_sequences import Numbered
 
-WAIT_MS = 200
+WAIT_MS = 1000  # a replica on a busy disk takes its time, too: it syncs whatever it gets
 
 
 class Shard:

@@ -159,35 +159,45 @@ def test_a_leader_killed_at_a_step_costs_a_delay(scene: Scene, copy: Copy) -> No
 
 # A driver of its own, with a query for each of the given options, which ends when it is killed.
 DRIVER = """
-import json, os, sys
+import json, sys, time
 from pyspark.sql import SparkSession
 from spark.troubled import TroubledSource
 from spark_session import SPARK_SETTINGS
-builder = SparkSession.builder.master("local[8]")
+from talweg.pipeline.runner import is_sparks_fault
+builder = SparkSession.builder.master("local[8,4]")
 for name, value in SPARK_SETTINGS.items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
 spark.dataSource.register(TroubledSource)
 source, sinks = map(json.loads, sys.argv[1:])
-for options in sinks:
+def start(options):
     frame = spark.readStream.format("talweg").schema("key binary, value binary").options(**source).load()
-    frame.writeStream.format("talweg-troubled").options(**options).trigger(availableNow=True).start()
-for query in spark.streams.active:
-    query.awaitTermination()
+    return frame.writeStream.format("talweg-troubled").options(**options).trigger(availableNow=True).start()
+queries = [start(options) for options in sinks]
+while True:
+    for number, query in enumerate(queries):
+        if (error := query.exception()) is not None:
+            if not is_sparks_fault(error):
+                raise error
+            queries[number] = start(sinks[number])
+    time.sleep(0.1)
 """
 
 
 @contextmanager
-def driver(source: dict[str, str], sinks: list[dict[str, str]]) -> Iterator["subprocess.Popen[bytes]"]:
+def driver(
+    source: dict[str, str], sinks: list[dict[str, str]], log: Path
+) -> Iterator["subprocess.Popen[bytes]"]:
     """In a group of its own with its JVM, killed at the end."""
     arguments = [msgspec.json.encode(each).decode() for each in (source, sinks)]
-    process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, *arguments],
-        env=os.environ | {"PYTHONPATH": str(TESTS)},
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, *arguments],
+            env=os.environ | {"PYTHONPATH": str(TESTS)},
+            start_new_session=True,
+            stdout=output,
+            stderr=output,
+        )
     try:
         yield process
     finally:
@@ -201,10 +211,11 @@ def test_a_driver_killed_between_write_and_commit_is_made_good_by_the_next(scene
     for step, copy in copies.items():
         copy.plan(f"wait 0 {step}")
     source = {"servers": scene.cluster.servers, "subscribe": scene.topic, "startingOffsets": "earliest"}
-    with driver(source, [copy.options() for copy in copies.values()]) as killed:
+    log = scene.directory / "driver.log"
+    with driver(source, [copy.options() for copy in copies.values()], log) as killed:
 
         def waiting() -> bool:
-            assert killed.poll() is None
+            assert killed.poll() is None, log.read_text()[-4000:]
             return all(copy.reached(f"wait 0 {step}") for step, copy in copies.items())
 
         wait_until(waiting, "a query to be at each step", 2 * SECONDS_MAX)

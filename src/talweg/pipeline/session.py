@@ -1,6 +1,7 @@
 """One Spark session for everything: it takes seconds to start, so it is started once and shared."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Final
@@ -36,7 +37,7 @@ def open_session(master: str = MASTER, options: Mapping[str, str] | None = None)
     """A session on that master, or the one that this process has already; raises InvalidSetting."""
     # Workers on this machine must be this Python, with these packages, and not whichever is found first.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("talweg pipeline").master(master)
+    builder = SparkSession.builder.appName("talweg pipeline").master(_patient(master))
     for name, value in (_LOCAL | dict(options or {})).items():
         builder = builder.config(name, value)
     try:
@@ -45,6 +46,11 @@ def open_session(master: str = MASTER, options: Mapping[str, str] | None = None)
         raise InvalidSetting(f"--master: no Spark session on {master}: {first_line(error)}") from None
     session.sparkContext.setLogLevel("ERROR")
     return configured(session)
+
+
+def _patient(master: str) -> str:
+    """Four attempts for each task, as on a cluster: a busy machine may start a worker too late."""
+    return re.sub(r"^local\[([^,\]]+)\]$", r"local[\1,4]", master)
 
 
 def configured(session: SparkSession) -> SparkSession:
