@@ -255,6 +255,11 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def stands_still(pid: int) -> bool:
+    """Whether SIGSTOP has reached it: to be sent one is not yet to be stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process exists and is more than a zombie that nobody has waited for."""
     try:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cli.talweg_command import TALWEG, Command, clean_environment, run, running
-from server_process import is_alive
+from server_process import is_alive, stands_still
 from talweg.testing.asking import Asker, try_to_get
 from talweg.testing.ports import Ports
 from talweg.testing.processes import wait_until
@@ -148,6 +148,7 @@ def test_children_end_when_the_parent_is_killed(tmp_path: Path, port: str) -> No
         document = json.loads(command.wait_for_line("{"))
         pids = {row["name"]: row["pid"] for row in document["processes"]}
         os.kill(pids["broker-2"], signal.SIGSTOP)  # one that stands still must go, too
+        wait_until(lambda: stands_still(pids["broker-2"]), "it to stand still", 60)
         command.process.kill()
         command.process.wait()
         wait_until(lambda: not any(is_alive(pid) for pid in pids.values()), "the children to end", 15)

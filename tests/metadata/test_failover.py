@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from metadata.conftest import NOW_US, SECOND_US, redis_url_of
-from server_process import wait_until
+from server_process import stands_still, wait_until
 from servers import RedisCluster, RedisServer
 from talweg.errors import LeaseLost, MetadataUnavailable
 from talweg.metadata import MetadataCopy
@@ -45,6 +45,7 @@ def _serves(ranges: list[str], slot: int) -> bool:
 def paused(*nodes: RedisServer) -> Iterator[None]:
     for node in nodes:
         os.kill(node.pid, signal.SIGSTOP)
+    wait_until(lambda: all(stands_still(node.pid) for node in nodes), "them to stand still")
     try:
         yield
     finally:

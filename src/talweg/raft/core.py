@@ -141,12 +141,14 @@ class Raft:
 
     def step(self, message: Message) -> None:
         """A message has arrived. It may be old, a duplicate, or out of order."""
-        if message.term > self.term:
-            if not election.welcomes_newer_term(self, message):
-                return
-        elif message.term < self.term:
-            following.answer_stale(self, message)
+        if following.step_quietly(self, message) or leading.step_quietly(self, message):
             return
+        if message.term < self.term:
+            following.answer_stale(self, message)
+        elif message.term == self.term or election.welcomes_newer_term(self, message):
+            self._handle(message)
+
+    def _handle(self, message: Message) -> None:
         match message:
             case Heartbeat():
                 following.handle_heartbeat(self, message)
@@ -164,6 +166,16 @@ class Raft:
                 following.handle_install(self, message)
             case TimeoutNow():
                 election.handle_timeout_now(self)
+
+    def hears_leader(self, source: int, term: int, commit: int) -> bool:
+        """A heartbeat has arrived. True: all is as it was, and to answer it is all that is left to do. False:
+        nothing has happened yet; it is a message for `step`."""
+        return following.hears_leader(self, source, term, commit)
+
+    def hears_follower(self, source: int, term: int, read_round: int) -> bool:
+        """A reply to a heartbeat has arrived, of a replica that is not recovering. True: it has been heard,
+        and nothing is left to do. False: nothing has happened yet; it is a message for `step`."""
+        return leading.hears_follower(self, source, term, read_round)
 
     def campaign(self) -> None:
         """Stand for election now, asking first whether it could be won."""

@@ -77,6 +77,28 @@ def _new_entries(raft: "Raft", entries: list[Entry]) -> list[Entry]:
     return []
 
 
+def hears_leader(raft: "Raft", source: int, term: int, commit: int) -> bool:
+    """The leader lives, and that is all it says: whether this is so."""
+    if (
+        term != raft.term
+        or source != raft.leader
+        or commit > raft.commit_index
+        or raft.recovering
+        or raft.role is not Role.FOLLOWER
+    ):
+        return False
+    raft.elapsed = 0
+    return True
+
+
+def step_quietly(raft: "Raft", message: Message) -> bool:
+    """A heartbeat that changes nothing is answered by the shortest way. Whether it was one."""
+    if type(message) is not Heartbeat or not hears_leader(raft, message.source, message.term, message.commit):
+        return False
+    raft.send(_heartbeat_reply(raft, message, round_number=message.round))
+    return True
+
+
 def handle_heartbeat(raft: "Raft", message: Heartbeat) -> None:
     """The leader lives, and says how far it has committed what we hold."""
     _follow(raft, message.source)

@@ -13,6 +13,7 @@ from talweg.raft.messages import (
     Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
+    Message,
     Refusal,
     Role,
     Snapshot,
@@ -210,6 +211,34 @@ def _retry_index(raft: "Raft", reply: AppendReply) -> int:
         return reply.hint_index  # what it lacks has been dropped: no earlier entry to try, only a snapshot
     agreed = raft.log.last_index_of_term_at_most(reply.hint_term, reply.hint_index)
     return min(agreed, reply.index - 1)  # every rejection gets us further, so they come to an end
+
+
+def hears_follower(raft: "Raft", source: int, term: int, read_round: int) -> bool:
+    """A follower lives, lacks nothing and confirms nothing new: whether this is so."""
+    progress = raft.progress.get(source)
+    if (
+        progress is None
+        or term != raft.term
+        or progress.counted_index != raft.log.last_index
+        or progress.recovery_index
+        or read_round > progress.read_round
+        or read_round > raft.reads.confirmed_round
+        or progress.feeding is not Feeding.REPLICATE
+        or raft.role is not Role.LEADER
+    ):
+        return False
+    progress.heard_at = raft.clock
+    progress.stalled()
+    return True
+
+
+def step_quietly(raft: "Raft", message: Message) -> bool:
+    """A reply of a follower that lacks nothing is only noted. Whether it was one."""
+    return (
+        type(message) is HeartbeatReply
+        and not message.recovering
+        and hears_follower(raft, message.source, message.term, message.round)
+    )
 
 
 def handle_heartbeat_reply(raft: "Raft", reply: HeartbeatReply) -> None:

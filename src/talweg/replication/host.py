@@ -10,7 +10,7 @@ import logging
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 import msgspec
@@ -186,16 +186,50 @@ class ReplicaHost:
                     self._after_event(group)
 
     def _packet_arrived(self, peer: int, packet: memoryview) -> None:
-        for incarnation, message in wire.read_packet(packet, peer, self.broker):
-            group = self._groups.get(incarnation)
-            if group is None:
-                continue  # deleted, or not open yet; the core bears the loss
-            try:
-                group.replica.raft.step(message)
-            except Exception:  # noqa: BLE001 - see _broke
-                self._broke(group)
+        if (heartbeats := wire.heartbeats_in(packet)) is not None:
+            self._heartbeats_arrived(peer, heartbeats)
+        elif (replies := wire.replies_in(packet)) is not None:
+            self._replies_arrived(peer, replies)
+        else:
+            for incarnation, message in wire.read_packet(packet, peer, self.broker):
+                self._step(incarnation, message)
+
+    def _heartbeats_arrived(self, peer: int, rows: Iterable[wire.HeartbeatRow]) -> None:
+        # Of a thousand groups nearly all say that everything is as it was. Those are answered here, at once
+        # and together.
+        groups = self._groups
+        answers: list[wire.ReplyRow] = []
+        for row in rows:
+            incarnation, term, commit, read_round = row
+            if (group := groups.get(incarnation)) is None:
                 continue
-            self._after_event(group)
+            raft = group.replica.raft
+            if raft.hears_leader(peer, term, commit):
+                answers.append((incarnation, term, read_round, raft.life, 0))
+            else:
+                self._step(*wire.heartbeat_of(row, peer, self.broker))
+        if answers:
+            self._links.send(peer, [wire.replies(answers)])
+
+    def _replies_arrived(self, peer: int, rows: Iterable[wire.ReplyRow]) -> None:
+        groups = self._groups
+        for row in rows:
+            incarnation, term, read_round, _, flags = row
+            if (group := groups.get(incarnation)) is None:
+                continue
+            if flags or not group.replica.raft.hears_follower(peer, term, read_round):
+                self._step(*wire.reply_of(row, peer, self.broker))
+
+    def _step(self, incarnation: int, message: Message) -> None:
+        group = self._groups.get(incarnation)
+        if group is None:
+            return  # deleted, or not open yet; the core bears the loss
+        try:
+            group.replica.raft.step(message)
+        except Exception:  # noqa: BLE001 - see _broke
+            self._broke(group)
+            return
+        self._after_event(group)
 
     def _link_changed(self, peer: int, connected: bool) -> None:
         if connected:

@@ -16,6 +16,7 @@ carries what they have to say to each other at that moment.
 
 import struct
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from talweg.errors import CorruptBatch
 from talweg.raft import (
@@ -44,6 +45,8 @@ _HEARTBEAT = struct.Struct("<QQQQ")
 _HEARTBEAT_REPLY = struct.Struct("<QQQQB")
 
 _HEARTBEATS, _HEARTBEAT_REPLIES = 1, 2
+HeartbeatRow = tuple[int, int, int, int]  # group, term, commit, round
+ReplyRow = tuple[int, int, int, int, int]  # group, term, round, life, flags (1: it is recovering)
 _FIELDS = {
     RequestVote: (3, struct.Struct("<QQB")),  # last index, last term, flags
     VoteReply: (4, struct.Struct("<B")),  # flags
@@ -74,21 +77,20 @@ def packets(messages: Iterable[tuple[int, Message]]) -> list[bytes]:
     """(group, message) pairs for one broker, as the parts of a write."""
     parts: list[bytes] = []
     heartbeats: list[bytes] = []
-    replies: list[bytes] = []
+    answers: list[ReplyRow] = []
     for group, message in messages:
         kind = type(message)
         if kind is Heartbeat:
             heartbeats.append(_HEARTBEAT.pack(group, message.term, message.commit, message.round))  # type: ignore[attr-defined]
         elif kind is HeartbeatReply:
             assert isinstance(message, HeartbeatReply)
-            fields = message.term, message.round, message.life, message.recovering
-            replies.append(_HEARTBEAT_REPLY.pack(group, *fields))
+            answers.append((group, message.term, message.round, message.life, int(message.recovering)))
         else:
             parts.extend(_message_parts(group, message))
     if heartbeats:
         parts.append(_packet(bytes([_HEARTBEATS]), *heartbeats))
-    if replies:
-        parts.append(_packet(bytes([_HEARTBEAT_REPLIES]), *replies))
+    if answers:
+        parts.append(replies(answers))
     return parts
 
 
@@ -128,32 +130,55 @@ def _message_parts(group: int, message: Message) -> list[bytes]:
 def read_packet(packet: bytes | memoryview, source: int, target: int) -> Iterator[tuple[int, Message]]:
     """The (group, message) pairs in a packet from `source`, which keep nothing of it; CorruptBatch if it
     makes no sense."""
-    try:
-        if packet[0] == _HEARTBEATS:
-            for group, term, commit, round_number in _HEARTBEAT.iter_unpack(memoryview(packet)[1:]):
-                yield (
-                    group,
-                    Heartbeat(source=source, target=target, term=term, commit=commit, round=round_number),
-                )
-        elif packet[0] == _HEARTBEAT_REPLIES:
-            for group, term, round_number, life, flags in _HEARTBEAT_REPLY.iter_unpack(
-                memoryview(packet)[1:]
-            ):
-                yield (
-                    group,
-                    HeartbeatReply(
-                        source=source,
-                        target=target,
-                        term=term,
-                        round=round_number,
-                        recovering=bool(flags & 1),
-                        life=life,
-                    ),
-                )
-        else:
+    if (heartbeats := heartbeats_in(packet)) is not None:
+        for heartbeat in heartbeats:
+            yield heartbeat_of(heartbeat, source, target)
+    elif (answers := replies_in(packet)) is not None:
+        for answer in answers:
+            yield reply_of(answer, source, target)
+    else:
+        try:
             yield _read_message(packet, source, target)
-    except (struct.error, IndexError, ValueError) as error:
-        raise CorruptBatch(f"a packet from broker {source} cannot be read: {error}") from error
+        except (struct.error, IndexError, ValueError) as error:
+            raise CorruptBatch(f"a packet from broker {source} cannot be read: {error}") from error
+
+
+def heartbeats_in(packet: bytes | memoryview) -> Iterator[HeartbeatRow] | None:
+    """The heartbeats in a packet, if that is what it holds. CorruptBatch if they cannot be read."""
+    return _rows(_HEARTBEATS, _HEARTBEAT, packet)
+
+
+def replies_in(packet: bytes | memoryview) -> Iterator[ReplyRow] | None:
+    """The replies in a packet, if that is what it holds. CorruptBatch if they cannot be read."""
+    return _rows(_HEARTBEAT_REPLIES, _HEARTBEAT_REPLY, packet)
+
+
+def _rows(kind: int, fields: struct.Struct, packet: bytes | memoryview) -> Iterator[Any] | None:
+    if not packet or packet[0] != kind:
+        return None
+    try:
+        return fields.iter_unpack(memoryview(packet)[1:])
+    except struct.error as error:
+        raise CorruptBatch(f"heartbeats that cannot be read: {error}") from error
+
+
+def heartbeat_of(row: HeartbeatRow, source: int, target: int) -> tuple[int, Heartbeat]:
+    """The same as a message, behind its group."""
+    group, term, commit, read_round = row
+    return group, Heartbeat(source=source, target=target, term=term, commit=commit, round=read_round)
+
+
+def reply_of(row: ReplyRow, source: int, target: int) -> tuple[int, HeartbeatReply]:
+    """The same as a message, behind its group."""
+    group, term, read_round, life, flags = row
+    return group, HeartbeatReply(
+        source=source, target=target, term=term, round=read_round, recovering=bool(flags & 1), life=life
+    )
+
+
+def replies(rows: Iterable[ReplyRow]) -> bytes:
+    """Replies to heartbeats, as a packet."""
+    return _packet(bytes([_HEARTBEAT_REPLIES]), *[_HEARTBEAT_REPLY.pack(*row) for row in rows])
 
 
 def _read_message(packet: bytes | memoryview, source: int, target: int) -> tuple[int, Message]:
