@@ -1,9 +1,15 @@
 """What every test shares: the real servers, the `--record` flag, and how Hypothesis looks for trouble."""
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["servers", "shared_clusters", "spark_session"]
+
+# In the background a shell lets nobody hear Ctrl-C, which whatever is started here would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples on every run, so that a red build can be repeated; `--hypothesis-profile=search` throws
 # fresh dice. A deadline would measure the machine's mood, and a slow fixture is ours to judge.

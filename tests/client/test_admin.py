@@ -349,7 +349,7 @@ def test_a_primary_that_goes_costs_a_delay(cluster: LocalCluster, topic: str, ad
     back.start()
     try:
         # Whoever answers in its place may have heard of the topic a moment later than the primary.
-        wait_until(lambda: topic in admin.topics(), "the topic to be listed")
+        wait_until(lambda: topic in admin.topics(), "the topic to be listed", 20)
         assert admin.offsets(topic, "latest") == {0: 0}
         assert admin.create_topic(f"{topic}-more", 1) == 1
     finally:
