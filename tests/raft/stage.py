@@ -170,11 +170,13 @@ class Stage:
             self._jobs[broker] = job
             self.emit(f"{broker} cannot write ({error.code}): {text}")
             self.replica(broker).job_failed(job, error)
+            self.replica(broker).pump()
             self._note_changes(broker)
             return False
         if text:
             self.emit(f"{broker} persists {text}")
         self.replica(broker).job_done(job)
+        self.replica(broker).pump()
         return True
 
     def set_disk(self, broker: int, state: str | None) -> None:

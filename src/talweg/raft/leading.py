@@ -274,6 +274,8 @@ def _find_out(raft: "Raft", peer: int, progress: Progress) -> None:
 
 def advance_commit(raft: "Raft") -> None:
     """Commit what a majority of the voters has on disk, if it is of this term (paper, 5.4.2)."""
+    if raft.commit_index == raft.log.last_index:
+        return
     voters = raft.configuration.voters
     held = sorted(
         raft.stable_index if voter == raft.replica else raft.progress[voter].counted_index for voter in voters

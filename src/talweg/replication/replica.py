@@ -223,14 +223,12 @@ class Replica:
         if job.drop_head is not None and job.drop_head > self.raft.log.start_index:
             self.raft.drop_head(job.drop_head)
             self.start_offset = self.store.summary().start_offset
-        self.pump()
 
     def job_failed(self, job: Job, error: TalwegError) -> None:
         """The disk is full or failing. Nothing was promised; the same job may be run again."""
         assert job is self._job
         self.raft.disk_state(failed=True)
         self._proposals.fail_all(error)
-        self.pump()
 
     def take_fetches(self) -> list[FetchEntries | FetchSnapshot]:
         """Reads for slow followers, for `fetch` (outside the event loop) and `fetched`."""

@@ -91,6 +91,7 @@ class SimulatedNode:
         job.write()
         job.finish()
         self.replica.job_done(job)
+        self.replica.pump()
 
     def settle(self) -> None:
         """Do all disk work there is, and all reads for slow followers."""
