@@ -10,12 +10,14 @@ from talweg.cli.checks import (
     Finding,
     Machine,
     Partition,
+    Reader,
     Server,
     check_brokers,
     check_clocks,
     check_machine,
     check_managers,
     check_partitions,
+    check_readers,
     check_versions,
 )
 from talweg.cli.examining import _look, this_machine
@@ -59,6 +61,19 @@ def test_all_is_well() -> None:
 )
 def test_managers(managers: list[Server], levels: dict[str, str]) -> None:
     assert {each.subject: each.level for each in bad(check_managers(managers))} == levels
+
+
+def test_a_consumer_that_retention_has_overtaken() -> None:
+    ahead = [Reader("7", "logs", (), True), Reader("g", "logs", (), False)]
+    assert [(each.level, each.subject) for each in check_readers(ahead)] == [("fine", "holds")]
+    assert list(check_readers(ahead[1:])) == []
+    behind = [Reader("h", "logs", (0, 2), True), Reader("f", "logs", (1,), False)]
+    held, free = bad(check_readers([*ahead, *behind]))
+    assert held.subject == "consumer h, topic logs"
+    assert "its hold was too small" in held.what
+    assert "(partition 0, 2)" in held.what
+    assert "talweg consumer hold h logs SIZE" in held.remedy
+    assert "talweg consumer seek f logs start" in free.remedy
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,7 @@ def test_retention_is_held_back_for_a_group_and_released(talweg: Shell, nine: st
         *((4, 1_500_000_000), (0, 65_536), (0, 1_500_000_000))
     ]
     assert described["overtaken"] is False
+    assert "holds" in {each["subject"] for each in talweg("doctor", "--json").json["findings"]}
     assert talweg("consumer", "describe", "slow").lines[1].endswith("  1.5 GB")
     assert talweg("consumer", "release", "slow", nine, "-p", 0, "-p", 1).lines[1].split() == ["0", "-"]
     row = next(line for line in talweg("consumer", "list").lines if line.split()[1] == nine)

@@ -11,6 +11,7 @@ from cli.shell import Shell
 from pipeline.command import PIPELINE, started
 from pipeline.made import offsets
 from spark.scene import SECONDS_MAX, Scene
+from talweg.client.admin import Admin
 from talweg.client.consumer import Consumer
 from talweg.client.offsets import position_of
 from talweg.client.producer import Producer
@@ -96,7 +97,7 @@ def archived(archive: Path) -> int:
 def test_a_driver_that_is_killed_leaves_no_message_twice_and_none_out(scene: Scene) -> None:
     sent = scene.fill(1500, batch=50)
     archive = scene.directory / "archive"
-    arguments = ["run", "archive", "count", "--topics", scene.topic, "--rows-max", "100"]
+    arguments = ["run", "archive", "count", "--topics", scene.topic, "--rows-max", "100", "--keep", "2GB"]
     arguments += ["--archive", str(archive), "--checkpoints", str(scene.directory / "checkpoints")]
     arguments += ["--master", "local[2]", "--servers", scene.cluster.servers]
     assert scene.spark.version  # its environment is the driver's as well
@@ -109,6 +110,9 @@ def test_a_driver_that_is_killed_leaves_no_message_twice_and_none_out(scene: Sce
         wait_until(far_enough, "some batches to be archived", 2 * SECONDS_MAX, pause_seconds=0.2)
         driver.kill()
     assert archived(archive) < len(sent)
+    with Admin(scene.cluster.servers) as admin:  # what it had not read is kept for whoever goes on
+        held = {each.name: each.keep_bytes for each in admin.consumers(scene.topic)}
+    assert held["pipeline.archive"] == 2_000_000_000
     run(scene, "archive", "count")  # by another driver, with the checkpoints of the one that was killed
     found = read_archive(scene.spark, archive)
     assert sorted(bytes(row.value) for row in found.collect()) == sorted(sent)
@@ -177,6 +181,7 @@ def test_while_five_producers_feed_three_topics_everything_is_archived_and_count
     [
         (["run", "nothing"], 2, "nothing: no such pipeline; expected archive, parse"),
         (["run", "count", "--topics", "gone"], 3, "--topics: there is no topic gone"),
+        (["run", "count", "--keep", "a lot"], 2, "'a lot' is no size: expected one such as 65536"),
         (["report", "--archive", "nowhere"], 1, "nowhere: nothing to report; run pipelines first"),
         (["redrive", "gone"], 3, "there is no topic gone.dlq"),
     ],

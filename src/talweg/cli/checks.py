@@ -54,6 +54,15 @@ class Partition(msgspec.Struct, frozen=True):
     replicas: tuple[int, ...]
 
 
+class Reader(msgspec.Struct, frozen=True):
+    """A group or a registered consumer, and what it reads, as far as retention is concerned."""
+
+    name: str
+    topic: str
+    overtaken: tuple[int, ...]  # partitions of which retention has dropped what it had not read
+    holds: bool  # retention is to wait for it
+
+
 class Machine(msgspec.Struct, frozen=True):
     """This machine, and what runs here."""
 
@@ -169,6 +178,26 @@ def check_partitions(partitions: Sequence[Partition], brokers: Sequence[Broker])
             healthy += 1
     if healthy:
         yield Finding("fine", "partitions", f"{healthy} of {len(partitions)} led, with all replicas")
+
+
+def check_readers(readers: Sequence[Reader]) -> Iterator[Finding]:
+    """Nobody should lose messages to retention before it has read them; least of all one with a hold."""
+    for reader in readers:
+        if not reader.overtaken:
+            continue
+        which = f"{reader.name} {reader.topic}"
+        what = (
+            f"retention has dropped what it had not read (partition {', '.join(map(str, reader.overtaken))})"
+        )
+        remedy = f"let retention wait for it: talweg consumer hold {which} SIZE; or go on from what is left: "
+        remedy += f"talweg consumer seek {which} start"
+        if reader.holds:
+            what = f"its hold was too small: {what}"
+            remedy = f"a larger one: talweg consumer hold {which} SIZE; or let it read more often"
+        yield Finding("warning", f"consumer {reader.name}, topic {reader.topic}", what, remedy)
+    held = sum(reader.holds for reader in readers)
+    if held and not any(reader.overtaken for reader in readers):
+        yield Finding("fine", "holds", f"retention waits for {held}, and has overtaken nobody")
 
 
 def check_clocks(servers: Sequence[Server]) -> Iterator[Finding]:

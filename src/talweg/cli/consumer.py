@@ -45,7 +45,7 @@ def list_consumers(
         ("consumer", "topic", "kind", "status", "last seen", "unread", "hold"),
         [
             (
-                _name(each),
+                each.name,
                 each.topic,
                 "group" if each.group is not None else "registered",
                 each.status,
@@ -198,16 +198,12 @@ def _seek(
 
 
 def _find(admin: "Admin", consumer: str, topic: str | None) -> list["ConsumerDescription"]:
-    found = [each for each in admin.consumers(topic) if _name(each) == consumer]
+    found = [each for each in admin.consumers(topic) if each.name == consumer]
     if not found:
         kind = "consumer" if consumer.isdecimal() else "group"
         where = "" if topic is None else f" of topic {topic}"
         raise ConsumerNotFound(f"there is no {kind} {consumer}{where}: talweg consumer list names all")
     return found
-
-
-def _name(each: "ConsumerDescription") -> str:
-    return str(each.consumer_id) if each.group is None else each.group
 
 
 def _hold(each: "ConsumerDescription | Progress") -> str | None:

@@ -21,15 +21,17 @@ from talweg.cli.checks import (
     Finding,
     Machine,
     Partition,
+    Reader,
     Server,
     check_brokers,
     check_clocks,
     check_machine,
     check_managers,
     check_partitions,
+    check_readers,
     check_versions,
 )
-from talweg.client.description import ManagerDescription
+from talweg.client.description import ConsumerDescription, ManagerDescription
 from talweg.errors import TalwegError
 from talweg.version import __version__
 
@@ -57,6 +59,7 @@ def examine(servers: str | None, directories: Sequence[Path], timeout: float) ->
                     for topic in admin.status().topics
                     for part in topic.partitions
                 ]
+                readers = [_reader(each) for each in admin.consumers()]
             except TalwegError as error:
                 remedy = "look at the managers' logs, and run talweg doctor again"
                 findings.append(
@@ -66,10 +69,16 @@ def examine(servers: str | None, directories: Sequence[Path], timeout: float) ->
                 faces = _look_at((broker.endpoint for broker in brokers), timeout)
                 findings += check_brokers(brokers, faces)
                 findings += check_partitions(partitions, brokers)
+                findings += check_readers(readers)
     findings += check_clocks([*managers, *faces])
     findings += check_versions([*managers, *faces], __version__)
     findings += check_machine(this_machine(directories))
     return findings
+
+
+def _reader(each: ConsumerDescription) -> Reader:
+    overtaken = tuple(number for number, part in each.partitions.items() if part.overtaken)
+    return Reader(each.name, each.topic, overtaken, each.keep_bytes is not None)
 
 
 def _with_face(described: ManagerDescription, look: Server) -> Server:

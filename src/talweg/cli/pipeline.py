@@ -77,11 +77,22 @@ def run(
     rows_max: Annotated[
         int, typer.Option("--rows-max", help="Messages in a batch at most.", min=1, metavar="COUNT")
     ] = 1_000_000,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            "--keep",
+            help="Have retention keep what they have not read, up to this size of a partition's log: 500MB, "
+            "10GiB. It does so from then on, until talweg consumer release.",
+            metavar="SIZE",
+            show_default=False,
+        ),
+    ] = None,
     servers: options.Servers = None,
     as_json: options.Json = False,
 ) -> None:
     """Run pipelines over topics. What they did is done once, however often they are run or broken off."""
     _need_spark()
+    from talweg.client.sizes import read_size  # noqa: PLC0415 - the client takes its time to load
     from talweg.pipeline.catalogue import choose  # noqa: PLC0415 - Spark takes a second to load
     from talweg.pipeline.places import TopicsSink, TopicsSource  # noqa: PLC0415
     from talweg.pipeline.progress import choose_display  # noqa: PLC0415
@@ -90,7 +101,8 @@ def run(
 
     wanted = names or ([] if file else list(STANDARD))
     pipelines = choose(wanted, STANDARD, file or [])
-    source = TopicsSource(servers, _split(topics), rows_max)
+    keep_bytes = None if keep is None else read_size(keep)
+    source = TopicsSource(servers, _split(topics), rows_max, keep_bytes=keep_bytes)
     source.chosen()  # what is wrong with topics or servers is said before Spark starts
     settings = RunSettings(archive.absolute(), _checkpoints(archive, checkpoints), follow)
     told_to_stop = threading.Event()

@@ -65,6 +65,11 @@ class ConsumerDescription(msgspec.Struct, frozen=True, kw_only=True):
     partitions: dict[int, Progress]  # those that it reads, as far as they have a leader to say so
 
     @property
+    def name(self) -> str:
+        """What commands call it: the group's name, or the number."""
+        return str(self.consumer_id) if self.group is None else self.group
+
+    @property
     def lag(self) -> int:
         """How many messages it has not read."""
         return sum(progress.lag for progress in self.partitions.values())

@@ -43,6 +43,7 @@ class TopicsSource(msgspec.Struct, frozen=True):
     topics: tuple[str, ...] = ()
     rows_max: int = 1_000_000  # in a batch, so that what is written at once is bounded
     starting: str = "earliest"
+    keep_bytes: int | None = None  # up to this size of each log retention keeps what was not read
 
     def open(self, spark: SparkSession, name: str) -> DataFrame:
         """Seen by the brokers as the group `pipeline.NAME`, so its lag is there for all to see."""
@@ -53,6 +54,8 @@ class TopicsSource(msgspec.Struct, frozen=True):
             "maxOffsetsPerTrigger": str(self.rows_max),
             "group": f"pipeline.{name}",
         }
+        if self.keep_bytes is not None:
+            options["keepBytes"] = str(self.keep_bytes)
         if self.servers is not None:
             options["servers"] = self.servers
         return spark.readStream.format("talweg").options(**options).load()
