@@ -150,14 +150,14 @@ class Raft:
 
     def _handle(self, message: Message) -> None:
         match message:
-            case Heartbeat():
-                following.handle_heartbeat(self, message)
-            case HeartbeatReply():
-                leading.handle_heartbeat_reply(self, message)
             case Append():
                 following.handle_append(self, message)
             case AppendReply():
                 leading.handle_append_reply(self, message)
+            case Heartbeat():
+                following.handle_heartbeat(self, message)
+            case HeartbeatReply():
+                leading.handle_heartbeat_reply(self, message)
             case RequestVote():
                 election.handle_request_vote(self, message)
             case VoteReply():

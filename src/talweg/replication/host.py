@@ -191,8 +191,7 @@ class ReplicaHost:
         elif (replies := wire.replies_in(packet)) is not None:
             self._replies_arrived(peer, replies)
         else:
-            for incarnation, message in wire.read_packet(packet, peer, self.broker):
-                self._step(incarnation, message)
+            self._step(*wire.read_message(packet, peer, self.broker))
 
     def _heartbeats_arrived(self, peer: int, rows: Iterable[wire.HeartbeatRow]) -> None:
         # Of a thousand groups nearly all say that everything is as it was. Those are answered here, at once

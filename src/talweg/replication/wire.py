@@ -137,10 +137,15 @@ def read_packet(packet: bytes | memoryview, source: int, target: int) -> Iterato
         for answer in answers:
             yield reply_of(answer, source, target)
     else:
-        try:
-            yield _read_message(packet, source, target)
-        except (struct.error, IndexError, ValueError) as error:
-            raise CorruptBatch(f"a packet from broker {source} cannot be read: {error}") from error
+        yield read_message(packet, source, target)
+
+
+def read_message(packet: bytes | memoryview, source: int, target: int) -> tuple[int, Message]:
+    """The same for a packet that holds neither heartbeats nor replies to them."""
+    try:
+        return _read_message(packet, source, target)
+    except (struct.error, IndexError, ValueError) as error:
+        raise CorruptBatch(f"a packet from broker {source} cannot be read: {error}") from error
 
 
 def heartbeats_in(packet: bytes | memoryview) -> Iterator[HeartbeatRow] | None:
