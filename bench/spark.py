@@ -182,8 +182,10 @@ def lists_of_lines(messages: int) -> Iterator[list[bytes]]:
 def _session(directory: Path, connector: Connector | None) -> Any:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra, and slow to import
 
+    from talweg.pipeline.session import standard_error_into  # noqa: PLC0415 - likewise
+
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
@@ -192,8 +194,9 @@ def _session(directory: Path, connector: Connector | None) -> Any:
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
         .config("spark.jars", ",".join(map(str, connector.jars if connector else ())))
-        .getOrCreate()
     )
+    with standard_error_into(directory / "spark.log"):
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 

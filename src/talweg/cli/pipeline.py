@@ -1,7 +1,6 @@
 """`talweg pipeline`: log pipelines on Spark; what they made, as tables and charts."""
 
 import logging
-import os
 import signal
 import sys
 import threading
@@ -243,13 +242,13 @@ def _alerts(servers: str | None) -> tuple[dict[str, Any], ...]:
 def _session(master: str, directory: Path) -> Iterator["SparkSession"]:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from talweg.pipeline.session import configured, open_session  # noqa: PLC0415
+    from talweg.pipeline.session import configured, open_session, standard_error_into  # noqa: PLC0415
 
     if (running := SparkSession.getActiveSession()) is not None:
         yield configured(running)  # whoever started it will stop it
         return
     log = directory / "spark.log"
-    with _standard_error_into(log):
+    with standard_error_into(log):
         try:
             spark = open_session(master, {"spark.ui.showConsoleProgress": "false"})
         except TalwegError as error:
@@ -260,23 +259,6 @@ def _session(master: str, directory: Path) -> Iterator["SparkSession"]:
         yield spark
     finally:
         spark.stop()
-
-
-@contextmanager
-def _standard_error_into(log: Path) -> Iterator[None]:
-    """Whatever is started meanwhile keeps it: Spark tells what goes wrong in hundreds of lines, and its
-    workers take their leave with stack traces. We tell it in one, and say where the others are."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 @contextmanager

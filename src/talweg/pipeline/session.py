@@ -3,7 +3,9 @@
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -46,6 +48,23 @@ def open_session(master: str = MASTER, options: Mapping[str, str] | None = None)
         raise InvalidSetting(f"--master: no Spark session on {master}: {first_line(error)}") from None
     session.sparkContext.setLogLevel("ERROR")
     return configured(session)
+
+
+@contextmanager
+def standard_error_into(log: Path) -> Iterator[None]:
+    """Whatever is started meanwhile keeps it: Spark tells what goes wrong in hundreds of lines, and its
+    workers take their leave with stack traces. Who starts it tells that in one, and where the others are."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _patient(master: str) -> str:
