@@ -228,7 +228,7 @@ def hears_follower(raft: "Raft", source: int, term: int, read_round: int) -> boo
     ):
         return False
     progress.heard_at = raft.clock
-    progress.stalled()
+    progress.stalled()  # it is not; but the next reply is to be compared with this one
     return True
 
 
