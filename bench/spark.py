@@ -43,7 +43,7 @@ messages. It promises less: what it has acknowledged is in the memory of two or 
 and Spark's connector writes at least once.
 
 Each figure is the median of the rounds, in which all jobs take turns, each when the brokers have come to rest
-after the one before; a round with a tenth of the messages warms up."""
+after the one before, and what it wrote is on disk; a round with a tenth of the messages warms up."""
 
 _TOPIC = "spark-source"
 _WARM = "spark-warm"
@@ -233,7 +233,9 @@ class _Jobs:
         return measured
 
     def _wait_until_quiet(self) -> None:
-        """What one job leaves to do, such as deleting files, is not to be in another's time."""
+        """What one job leaves to do, such as deleting files, is not to be in another's time; nor what it has
+        written and not synced, which the kernel would write later."""
+        os.sync()
         pids = [pid for side in self._sides.values() for pid in side.pids]
         deadline = time.monotonic() + _QUIET_SECONDS_MAX
         while time.monotonic() < deadline:
