@@ -1,4 +1,5 @@
-"""Tests that share a cluster or a Spark session stay on one worker: pytest-xdist keeps their groups."""
+"""What tests/conftest.py does with tests: those that share a cluster or a Spark session stay on one worker,
+and those that run real servers get a second chance."""
 
 import pytest
 
@@ -8,3 +9,9 @@ def test_groups_are_kept(request: pytest.FixtureRequest) -> None:
     """Where they are not, nothing else fails; but everything that is shared is started on every worker."""
     if getattr(request.config.option, "loadgroup", False):  # set in workers
         assert request.node.nodeid.endswith("@kept"), "see pytest in pyproject.toml"
+
+
+def test_what_is_not_pure_gets_a_second_chance(request: pytest.FixtureRequest) -> None:
+    chance = request.node.get_closest_marker("flaky")
+    assert chance is not None
+    assert chance.kwargs == {"reruns": 1}

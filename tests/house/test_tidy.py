@@ -197,3 +197,8 @@ def test_what_should_not_lie_about_is_caught(
 ) -> None:
     assert check(planted()) == []
     assert len(check(planted(**{path: text}))) == 1
+
+
+def test_what_is_pure_gets_no_second_chance(request: pytest.FixtureRequest) -> None:
+    """See tests/conftest.py; what does is in tests/test_groups.py."""
+    assert request.node.get_closest_marker("flaky") is None
