@@ -4,9 +4,11 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +18,8 @@ from manager.conftest import Play
 from talweg.config import ManagerSettings
 from talweg.errors import Unavailable
 from talweg.manager.forwarding import FORWARDED
+from talweg.metadata import Lease
+from talweg.metadata.sql import SqlMetadata
 
 
 def test_a_stand_by_takes_over_and_messages_keep_their_order(play: Play) -> None:
@@ -56,6 +60,36 @@ def test_a_read_only_manager_goes_on_when_there_is_no_primary(play: Play) -> Non
         assert not reader.is_primary
 
     play(scenario)
+
+
+def test_who_lost_the_lease_looks_for_the_new_primary_before_it_says_that_there_is_none(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    renewals = threading.Event()
+    renewals.set()
+
+    class SlowRenewals(SqlMetadata):
+        def renew_lease(self, *arguments: Any, **named: Any) -> Lease:
+            renewals.wait()
+            return super().renew_lease(*arguments, **named)
+
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.manager(open_store=SlowRenewals, follow_seconds=60.0)
+        second = await cluster.manager()
+        await cluster.broker("broker")
+        client = await cluster.client(replication=1)
+        await client.produce(first.endpoint, "m0")
+        renewals.clear()
+        await until(lambda: second.is_primary, "the second is the primary")
+        renewals.set()
+        await until(lambda: "no longer the primary" in caplog.text, "the first knows that it is not")
+        await client.produce(first.endpoint, "m1")
+        assert await client.consume_all(second.endpoint) == ["m0", "m1"]
+
+    try:
+        play(scenario)
+    finally:
+        renewals.set()  # or its thread would wait for ever
 
 
 def test_what_was_registered_a_moment_ago_is_found_by_a_manager_that_seldom_looks(play: Play) -> None:

@@ -86,10 +86,8 @@ class Forwarding:
     ) -> A:
         """Ask the primary. Raises what it answers; Unavailable or MetadataUnavailable when there is none;
         and `lost` when it was asked and does not say whether it was done."""
-        primary = self.primary()
-        if primary is None and not self._follower.available:
-            raise MetadataUnavailable("the metadata store cannot be reached, so there is no primary")
-        if primary is None or request.header(FORWARDED) is not None:
+        primary = None if request.header(FORWARDED) is not None else await self._find_primary()
+        if primary is None:
             raise Unavailable("there is no primary now; another manager is about to be")
         try:
             return await self._client.call(
@@ -107,3 +105,13 @@ class Forwarding:
             if type(error) is Unavailable:
                 raise lost(f"through the primary: {error}") from None
             raise
+
+    async def _find_primary(self) -> str | None:
+        primary = self.primary()
+        if primary is None:
+            # Who has just lost the lease, to another maybe, still has itself down as the primary.
+            await self._follower.refresh()
+            primary = self.primary()
+        if primary is None and not self._follower.available:
+            raise MetadataUnavailable("the metadata store cannot be reached, so there is no primary")
+        return primary
