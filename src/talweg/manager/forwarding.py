@@ -86,8 +86,8 @@ class Forwarding:
     ) -> A:
         """Ask the primary. Raises what it answers; Unavailable or MetadataUnavailable when there is none;
         and `lost` when it was asked and does not say whether it was done."""
-        primary = None if request.header(FORWARDED) is not None else await self._find_primary()
-        if primary is None:
+        primary = await self._find_primary()
+        if primary is None or request.header(FORWARDED) is not None:
             raise Unavailable("there is no primary now; another manager is about to be")
         try:
             return await self._client.call(
