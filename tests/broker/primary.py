@@ -175,11 +175,14 @@ class Brokers:
         await self.running.pop(number).stop()
 
     async def topic(self, name: str = "lines", *, group: int = 10, **more: object) -> int:
-        """One partition on the brokers that run; returns its leader."""
+        """One partition on the brokers that run, and all of them carry it; returns its leader."""
         assignment = PartitionAssignment(
             topic=name, partition=0, group=group, voters=tuple(self.running), partitions=1, replication=3
         )
-        self.primary.wish(msgspec.structs.replace(assignment, **more))
+        assignment = msgspec.structs.replace(assignment, **more)
+        self.primary.wish(assignment)
+        carriers = [self.running[number].hosting for number in assignment.voters if number in self.running]
+        await wait_until(lambda: all(group in hosting.partitions for hosting in carriers))
         return await self.leader(group)
 
     async def leader(self, group: int = 10) -> int:
