@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import talweg
 from talweg.errors import NoMessage, NotLeader, Overloaded, TalwegError, Unreachable
 from talweg.testing.asking import Answer, Asker
 from talweg.testing.cluster import LocalCluster
@@ -255,9 +254,14 @@ class Load:
 
 
 def read_all(endpoints: Sequence[str], topic: str) -> list[Seen]:
-    """All messages of a topic, by the other way: in batches, from the leaders."""
-    with talweg.Consumer(topic, servers=endpoints) as consumer:
-        return [Seen(each.partition, each.offset, each.text) for each in consumer.read_to_end()]
+    """All messages of a topic, by a consumer of its own. Nothing fails meanwhile, so none may be missing."""
+    consumer = Consumer(endpoints, topic)
+    consumer.done.set()
+    consumer.run()
+    if consumer.error is not None:
+        raise consumer.error
+    assert consumer.lost_answers == 0
+    return consumer.seen
 
 
 def check_log(seen: Sequence[Seen]) -> None:
