@@ -11,7 +11,7 @@ import msgspec
 from talweg.client.async_consumer import AsyncConsumer
 from talweg.client.background import Background
 from talweg.client.consumer import Consumer
-from talweg.errors import NotFound, NotLeader, Unavailable
+from talweg.errors import NotFound, NotLeader, TooFewBrokers, Unavailable
 from talweg.http import error_of
 from talweg.protocol.batches import FRAMES
 from talweg.records import encode_values
@@ -24,8 +24,15 @@ PATIENCE_SECONDS = 60.0
 
 
 def create(cluster: LocalCluster, topic: str, partitions: int = 1, **settings: int) -> None:
+    def is_created() -> bool:
+        try:
+            manager.post("/topics", name=topic, partitions=partitions, replication=3, **settings)
+        except TooFewBrokers:  # on a busy machine one may have missed its heartbeats, and be back in a moment
+            return False
+        return True
+
     with cluster.ask() as manager:
-        manager.post("/topics", name=topic, partitions=partitions, replication=3, **settings)
+        wait_until(is_created, f"topic {topic} to be created", 20)
 
 
 def produce(

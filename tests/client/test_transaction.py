@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
+from client import consuming
 from client.producing import FACES, closing
 from talweg import AsyncProducer, Consumer, Producer
 from talweg.client.async_transaction import AsyncTransaction
@@ -33,9 +35,7 @@ def either(request: pytest.FixtureRequest, servers: list[str]) -> Iterator[Any]:
         yield made
 
 
-def create(cluster: LocalCluster, topic: str, partitions: int = 3) -> None:
-    with cluster.ask() as manager:
-        manager.post("/topics", name=topic, partitions=partitions)
+create = partial(consuming.create, partitions=3)
 
 
 def values(servers: list[str], *topics: str) -> list[bytes | None]:
