@@ -178,7 +178,8 @@ class Server:
 
     def _popen(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
         # setpriv becomes the command: the process id is the server's. A session of its own keeps the
-        # terminal's interrupt away from it: pytest's teardown is what stops it.
+        # terminal's interrupt away from it: pytest's teardown is what stops it. A place of its own for
+        # temporary files, too: a MariaDB that starts removes those of all others there, who crash.
         deathbed = ["setpriv", "--pdeathsig", self.stop_signal.name.removeprefix("SIG"), "--", *command]
         user = self._user()
         with log.open("ab") as output:
@@ -188,6 +189,7 @@ class Server:
                 stdout=output,
                 stderr=output,
                 cwd=self.directory,
+                env=os.environ | {"TMPDIR": str(self.directory)},
                 start_new_session=True,
                 user=user.pw_uid if user else None,
                 group=user.pw_gid if user else None,

@@ -95,6 +95,16 @@ def test_a_redis_cluster_fails_over_when_a_master_is_killed() -> None:
         cluster.start()  # the old master comes back as a replica
 
 
+def test_a_mariadb_that_starts_removes_no_temporary_table_of_another(mariadb_server: MariadbServer) -> None:
+    engine = sqlalchemy.create_engine(mariadb_server.url, poolclass=sqlalchemy.NullPool)
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("CREATE TEMPORARY TABLE mine (number INT) ENGINE=Aria"))
+        directory = Path(connection.execute(sqlalchemy.text("SELECT @@tmpdir")).scalar_one())
+        assert list(directory.glob("#sql*"))
+        with MariadbServer(syncs=False):
+            assert list(directory.glob("#sql*"))
+
+
 def test_the_shared_servers_answer(
     postgresql_url: str, mariadb_url: str, redis_server: RedisServer, redis_url: str
 ) -> None:
