@@ -2,7 +2,7 @@
 
 import importlib.util
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from statistics import mean
 
@@ -98,6 +98,7 @@ def run(scene: Scene, sizes: Sizes) -> Iterator[Yielded]:
         yield Missing(
             "the bare handler and the reference design", "FastAPI is not installed; make bench does"
         )
+    variants = list(sizes.variants) if with_rivals else []
     for number in range(1, sizes.rounds + 1):
         doing = f"plain API, round {number} of {sizes.rounds}"
         if with_rivals:
@@ -106,13 +107,18 @@ def run(scene: Scene, sizes: Sizes) -> Iterator[Yielded]:
         scene.tell(f"{doing}: Talweg")
         for name, each in _measure_talweg(scene, sizes, doing):
             _add(measured, name, each)
-        for variant in sizes.variants if with_rivals else ():
+        for variant in tuple(variants):
             scene.tell(f"{doing}: the reference design, {variant.name}")
             reference = partial(_measure_reference, scene, sizes, variant)
-            _add(measured, variant.name, attempted(reference, LoadFailed))
+            try:
+                _add(measured, variant.name, attempted(reference, LoadFailed))
+            except (LoadFailed, ProcessFailed) as error:
+                # Nothing of ours rests on it: what goes wrong there is said, and ends it there.
+                variants.remove(variant)
+                yield Missing(f"the reference design, {variant.name}", " ".join(str(error).split())[:300])
     yield from _talweg_rows(measured, sizes)
     if with_rivals:
-        yield from _rival_rows(measured, sizes)
+        yield from _rival_rows(measured, variants)
 
 
 def _add(measured: Rounds, name: str, each: Measured) -> None:
@@ -237,7 +243,7 @@ def _talweg_rows(measured: Rounds, sizes: Sizes) -> Iterator[Yielded]:
         )
 
 
-def _rival_rows(measured: Rounds, sizes: Sizes) -> Iterator[Yielded]:
+def _rival_rows(measured: Rounds, variants: Sequence[Variant]) -> Iterator[Yielded]:
     bare = measured["bare"]
     yield _row("A bare handler that echoes", bare)
     for what, bound in (("produce", 0.25), ("consume", 0.2)):
@@ -247,11 +253,11 @@ def _rival_rows(measured: Rounds, sizes: Sizes) -> Iterator[Yielded]:
             "times",
             Bound(at_least=bound),
         )
-    for variant in sizes.variants:
+    for variant in variants:
         yield _row(f"The reference design, {variant.name}: produce", measured[variant.name])
-    documented = [variant for variant in sizes.variants if not variant.write_ahead_log]
-    best = max(documented, key=lambda variant: _speed(measured[variant.name]))
-    for variant in sizes.variants:
+    documented = [variant for variant in variants if not variant.write_ahead_log]
+    best = max(documented, key=lambda variant: _speed(measured[variant.name]), default=None)
+    for variant in variants:
         if variant is best or variant.write_ahead_log:
             yield Row(
                 f"Plain produce against the reference design, {variant.name}",

@@ -33,7 +33,7 @@ from bench import (
     usage,
 )
 from bench.document import Report, Section
-from bench.load import LoadFailed, Plan, run_load
+from bench.load import Load, LoadFailed, Plan, run_load
 from bench.processes import Cluster, ProcessFailed, attempted
 from bench.results import Bound, Curve, Missing, Row, Scene, Yielded
 
@@ -193,6 +193,32 @@ def test_single_messages_go_through_talweg_a_bare_handler_and_the_reference_desi
         assert against_reference is not None
         assert against_reference.required == Bound(at_least=20)
     assert [path.name for path in scene.directory.iterdir() if path.is_dir()] == []
+
+
+def test_a_variant_of_the_reference_design_that_fails_is_left_out_and_said(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = plain.Measured(Load(60, 80, 0, 1.0, 0.1, median_ms=1.0, p99_ms=2.0), {"server": 1.0})
+    topics = ("plain", "plain-many")
+    talweg = [(f"{topic} {what}", each) for topic in topics for what in ("produce", "consume")]
+    slower = msgspec.structs.replace(each, load=msgspec.structs.replace(each.load, seconds=30.0))
+
+    def measure_reference(_scene: Scene, _sizes: plain.Sizes, variant: plain.Variant) -> plain.Measured:
+        if variant.name == "as it comes":
+            raise LoadFailed("connection reset")
+        return slower
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: "there")
+    monkeypatch.setattr(plain, "_measure_bare", lambda *_: each)
+    monkeypatch.setattr(plain, "_measure_talweg", lambda *_: talweg)
+    monkeypatch.setattr(plain, "_measure_reference", measure_reference)
+    sizes = msgspec.structs.replace(plain.QUICK, rounds=2)
+    results = list(plain.run(scene, sizes))
+    missing = Missing("the reference design, as it comes", "connection reset")
+    assert [result for result in results if isinstance(result, Missing)] == [missing]
+    found = rows(iter(results))
+    assert found["Plain produce against the reference design, quick ticks"].value == 30
+    assert not [what for what in found if "as it comes" in what]
 
 
 def test_batches_go_to_leaders_and_come_back_as_arrow(scene: Scene) -> None:

@@ -29,7 +29,8 @@ def test_a_topic_is_created_listed_described_and_deleted(talweg: Shell) -> None:
 
 def test_a_topic_with_settings_of_its_own(talweg: Shell) -> None:
     options = ("--partitions", 1, "--replication", 1, "--retention-hours", 0.5, "--retention-bytes", 100_000)
-    talweg("topic", "create", "made-2", *options)
+    made = talweg("topic", "create", "made-2", *options)
+    assert made.out == "topic made-2 created with 1 partition\n"
     assert len(talweg("topic", "describe", "made-2", "--json").json["partitions"][0]["replicas"]) == 1
 
 

@@ -1,12 +1,16 @@
 """A real cluster for tests of the clients: one for all of them, put right again between tests."""
 
 import itertools
+from functools import partial
 
 import pytest
 
 from shared_clusters import shared_cluster
+from talweg.errors import NotFound, Unavailable
 from talweg.testing import quick
+from talweg.testing.asking import Asker
 from talweg.testing.cluster import LocalCluster
+from talweg.testing.processes import wait_until
 
 SETTINGS = {role: flags | {"--partitions-max": "200"} for role, flags in quick.QUICK.items()}
 SETTINGS["broker"] |= {"--snapshot-every": "64 KiB", "--retention-every": "100ms"}  # cut finely, look often
@@ -25,7 +29,17 @@ def _delete_topics(cluster: LocalCluster) -> None:
     with cluster.ask() as manager:
         for topic in manager.get("/v1/metadata")["topics"]:
             if not topic["topic"].startswith("__"):
-                manager.delete(f"/topics/{topic['topic']}")
+                wait_until(partial(_is_deleted, manager, topic["topic"]), "a topic to be deleted", 20)
+
+
+def _is_deleted(manager: Asker, topic: str) -> bool:
+    try:
+        manager.delete(f"/topics/{topic}")
+    except Unavailable:  # on a busy machine the primary may lose its lease, and have it again in a moment
+        return False
+    except NotFound:
+        pass  # it was deleted, and the answer was lost
+    return True
 
 
 @pytest.fixture

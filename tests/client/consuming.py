@@ -27,7 +27,8 @@ def create(cluster: LocalCluster, topic: str, partitions: int = 1, **settings: i
     def is_created() -> bool:
         try:
             manager.post("/topics", name=topic, partitions=partitions, replication=3, **settings)
-        except TooFewBrokers:  # on a busy machine one may have missed its heartbeats, and be back in a moment
+        except (TooFewBrokers, Unavailable):
+            # On a busy machine a broker may have missed its heartbeats, or the primary have lost its lease.
             return False
         return True
 

@@ -9,7 +9,7 @@ from talweg.cli import options
 from talweg.cli.admin import open_admin
 from talweg.cli.offsets import read_range
 from talweg.cli.options import TIMEOUT
-from talweg.cli.output import print_json, print_lines
+from talweg.cli.output import counted, print_json, print_lines
 from talweg.cli.progress import Stopwatch, progress
 
 
@@ -56,4 +56,5 @@ def export(
         told = {"topic": topic, "file": file, "format": format_, "messages": messages}
         print_json({**told, "seconds": round(watch.seconds(), 3)})
     else:
-        print_lines([f"{messages} messages of {topic} written to {file} in {watch.seconds():.1f} s"])
+        found = counted(messages, "message")
+        print_lines([f"{found} of {topic} written to {file} in {watch.seconds():.1f} s"])

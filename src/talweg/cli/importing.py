@@ -8,7 +8,7 @@ from talweg.cli import options
 from talweg.cli.admin import open_admin
 from talweg.cli.complaints import Failed, failed
 from talweg.cli.options import TIMEOUT
-from talweg.cli.output import bytes_text, print_json, print_lines
+from talweg.cli.output import bytes_text, counted, print_json, print_lines
 from talweg.cli.progress import Stopwatch, progress
 from talweg.errors import TalwegError
 
@@ -57,7 +57,7 @@ def import_(
         print_json({**told, "sent": not check})
         return
     done = f"in {source.name} are in order" if check else f"sent to {topic} in {seconds:.1f} s"
-    print_lines([f"{messages} messages ({bytes_text(raw_bytes)}) {done}"])
+    print_lines([f"{counted(messages, 'message')} ({bytes_text(raw_bytes)}) {done}"])
 
 
 def _read_through(source: "Source") -> tuple[int, int]:

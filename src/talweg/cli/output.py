@@ -90,6 +90,11 @@ def is_one_line(value: bytes) -> bool:
     return _BREAKS.search(value) is None
 
 
+def counted(number: int, noun: str) -> str:
+    """So many of something, for people; `noun` is one of them."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def bytes_text(count: int) -> str:
     """A number of bytes, for people."""
     size = float(count)

@@ -6,7 +6,7 @@ from talweg.cli import options
 from talweg.cli.admin import open_admin
 from talweg.cli.complaints import EXIT_FAILED
 from talweg.cli.options import TIMEOUT
-from talweg.cli.output import print_json, print_lines, print_table
+from talweg.cli.output import counted, print_json, print_lines, print_table
 
 
 def status(
@@ -42,9 +42,8 @@ def status(
         )
         partitions = sum(len(topic.partitions) for topic in found.topics)
         without = len(found.leaderless)
-        print_lines(
-            ["", f"{len(found.topics)} topics, {partitions} partitions, {without} of them without a leader"]
-        )
+        topics = f"{counted(len(found.topics), 'topic')}, {counted(partitions, 'partition')}"
+        print_lines(["", f"{topics}, {without} of them without a leader"])
         if not found.healthy:
             print_lines(["not everything is as it should be: talweg doctor says more"])
     if not found.healthy:

@@ -8,7 +8,7 @@ import msgspec
 
 from talweg.cli.admin import open_admin
 from talweg.cli.complaints import Failed, failed
-from talweg.cli.output import print_json, print_lines
+from talweg.cli.output import counted, print_json, print_lines
 from talweg.cli.sending import Sent, ensure_topic, open_producer
 from talweg.client.delivery import Delivery
 from talweg.errors import BadRequest, TalwegError
@@ -61,8 +61,7 @@ def send_messages(
     except (Failed, TalwegError) as error:
         raise failed(error, f"{sent.arrived()} messages were sent") from None
     if not wish.as_json:
-        count = sent.arrived()
-        print_lines([f"{count} message{'' if count == 1 else 's'} sent to {wish.topic}"])
+        print_lines([f"{counted(sent.arrived(), 'message')} sent to {wish.topic}"])
 
 
 def _print_place(delivery: Delivery) -> None:

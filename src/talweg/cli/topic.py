@@ -9,7 +9,7 @@ from talweg.cli.admin import open_admin
 from talweg.cli.confirming import confirm
 from talweg.cli.offsets import read_range
 from talweg.cli.options import NEGATIVE_ARGUMENTS, TIMEOUT
-from talweg.cli.output import print_json, print_lines, print_table
+from talweg.cli.output import counted, print_json, print_lines, print_table
 from talweg.errors import BadRequest, TopicExists
 
 app = typer.Typer(help="Topics, and messages in and out of them.", no_args_is_help=True)
@@ -61,7 +61,8 @@ def create_topic(
     if as_json:
         print_json({"topic": topic, "partitions": count, "created": created})
     else:
-        print_lines([f"topic {topic} {'created' if created else 'is there'} with {count} partitions"])
+        done = "created" if created else "is there"
+        print_lines([f"topic {topic} {done} with {counted(count, 'partition')}"])
 
 
 @app.command("list")
@@ -121,7 +122,7 @@ def delete_topic(
 ) -> None:
     """Delete a topic with all of its messages."""
     with open_admin(servers, timeout) as admin:
-        confirm(f"Delete topic {topic} with {admin.topic(topic).size} messages?", yes=yes)
+        confirm(f"Delete topic {topic} with {counted(admin.topic(topic).size, 'message')}?", yes=yes)
         admin.delete_topic(topic)
     if as_json:
         print_json({"topic": topic, "deleted": True})
