@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from metadata.conftest import NOW_US, SECOND_US
+from racing import another_is_first
 from servers import RedisCluster
 from talweg.errors import InvalidSetting, MetadataUnavailable
 from talweg.metadata import MemberKind, MetadataStore, open_metadata
@@ -125,6 +126,18 @@ def test_many_may_open_a_new_store_at_once(sort: str, request: pytest.FixtureReq
     assert [lease.epoch for lease in leases if lease] == [1, 2, 3, 4, 5, 6]
     for store in stores:
         store.close()
+
+
+def test_another_may_be_first_at_every_table(mariadb_database: str) -> None:
+    with another_is_first(mariadb_database) as done:
+        store = open_metadata(mariadb_database)
+    assert len(done) > 2
+    with store, open_metadata(mariadb_database) as later:
+        leases = [
+            each.acquire_lease("one", "http://one", now_us=NOW_US, duration_us=SECOND_US)
+            for each in (store, later)
+        ]
+        assert [lease.epoch for lease in leases if lease] == [1, 2]
 
 
 _PROGRAM = """

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from racing import another_is_first
 from servers import MariadbServer
 from storage.sql_logs import ALL, MEMBERS, batch, batches, by_hand, opened, read_all, write
 from talweg.errors import (
@@ -137,6 +138,14 @@ def test_brokers_may_start_at_the_same_moment_on_an_empty_database(database_url:
             started.result(60)
     with opened(database_url) as stores:
         assert len(stores.groups()) == 4
+
+
+def test_another_broker_may_be_first_at_every_table(mariadb_database: str) -> None:
+    with another_is_first(mariadb_database) as done:
+        stores = SqlStores(mariadb_database)
+    assert len(done) > 2
+    write(stores.open("group", 1), batches(1, 3))
+    stores.close()
 
 
 def test_names_that_differ_only_in_case_are_different_groups(stores: SqlStores) -> None:

@@ -19,7 +19,8 @@ from talweg.metadata.store import FORMAT
 
 CONNECT_SECONDS_MAX: Final = 5
 ANSWER_SECONDS_MAX: Final = 15
-_CREATE_ATTEMPTS_MAX: Final = 5
+# Where each table is a transaction of its own, another process may be first at every one, and at the row.
+_CREATE_ATTEMPTS_MAX: Final = len(schema.metadata.tables) + 2
 _EXPECTED: Final = "expected sqlite:///PATH, postgresql+psycopg://… or mysql+pymysql://…"
 # The drivers that are tested, by the names that people give to databases.
 _DRIVERS: Final = {
@@ -73,6 +74,8 @@ class Database:
         self._engine.dispose()
 
     def _create_tables(self) -> None:
+        with self.reading():
+            pass  # a database that does not answer is told at once, not after all attempts
         for attempt in range(1, _CREATE_ATTEMPTS_MAX + 1):
             try:
                 with self.writing() as connection:

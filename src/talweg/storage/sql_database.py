@@ -18,7 +18,8 @@ CONNECT_SECONDS_MAX: Final = 10
 ANSWER_SECONDS_MAX: Final = 60
 CONNECTIONS_MAX: Final = 8  # of each of the two pools
 _KEPT_CONNECTIONS: Final = 4
-_CREATE_ATTEMPTS_MAX: Final = 3
+# Where each table is a transaction of its own, another process may be first at every one.
+_CREATE_ATTEMPTS_MAX: Final = len(metadata.tables) + 1
 
 _DRIVERS: Final = {
     "sqlite": "sqlite+pysqlite",
@@ -113,6 +114,8 @@ class Database:
             )
 
     def _create_tables(self) -> None:
+        with self.reading():
+            pass  # a database that does not answer is told at once, not after all attempts
         for attempt in range(1, _CREATE_ATTEMPTS_MAX + 1):
             try:
                 with self.writing() as connection:
