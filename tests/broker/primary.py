@@ -103,7 +103,10 @@ class Primary:
         self.heartbeats[beat.broker_id] = beat
         changed = (beat.epoch, beat.version) != (self.epoch, self.version)
         wishes = tuple(
-            wish for wish in self.wishes.values() if beat.broker_id in (*wish.voters, *wish.learners)
+            wish
+            for wish in self.wishes.values()
+            # Also who is to leave: it may lead, and somebody has to tell the leader.
+            if beat.broker_id in (*wish.voters, *wish.learners) or wish.group in beat.carries
         )
         return HeartbeatAnswer(
             epoch=self.epoch,

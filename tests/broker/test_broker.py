@@ -161,12 +161,13 @@ def test_the_broker_that_should_lead_does_and_hands_over_when_another_should(tmp
     run(test())
 
 
-def test_a_replica_moves_by_learner_catch_up_and_switch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("leader", [0, 2], ids=["leader stays", "leader leaves"])
+def test_a_replica_moves_by_learner_catch_up_and_switch(leader: int, tmp_path: Path) -> None:
     async def test() -> None:
         async with Brokers(tmp_path, 4) as brokers:
             first = (0, 1, 2)
-            leader = await brokers.topic(voters=first, leader=0)
-            partition = brokers.running[leader].hosting.partition("lines", 0)
+            leads = await brokers.topic(voters=first, leader=leader)
+            partition = brokers.running[leads].hosting.partition("lines", 0)
             await partition.start("someone", 0)
             wish = brokers.primary.wishes[10]
             steps = [((0, 1, 2), (3,)), ((0, 1, 2, 3), ()), ((0, 1, 3), ())]
@@ -182,7 +183,7 @@ def test_a_replica_moves_by_learner_catch_up_and_switch(tmp_path: Path) -> None:
 
                 await wait_until(reported)
             raft = brokers.running[3].hosting.partitions[10].group.replica.raft
-            assert raft.configuration.voters == (0, 1, 3)
+            await wait_until(lambda: raft.configuration.voters == (0, 1, 3))
 
     run(test())
 
