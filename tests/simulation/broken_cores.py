@@ -36,11 +36,13 @@ from talweg.replication.proposals import Proposals
 from talweg.replication.replica import Replica
 from talweg.replication.staging import Staging
 from talweg.replication.state import PartitionState
-from talweg.storage import Write, index_cache, loading, log_writer
+from talweg.storage import Write, index_cache, journal, loading, log_writer
+from talweg.storage.journal import Journal
 from talweg.storage.loading import load
 from talweg.storage.recovery import Start, _read_index, load_points, read_contents
 from talweg.storage.scan import UnsoundEntry
 from talweg.storage.segment_store import SegmentStore
+from talweg.testing.disk import SimulatedFile
 
 Breakage = Callable[[], AbstractContextManager[None]]
 
@@ -390,6 +392,38 @@ def the_disk_is_read_up_to_what_is_applied() -> AbstractContextManager[None]:
         return one.store.read_frames(offset, bytes_max, one.raft.applied_index)
 
     return patched(Replica, read_frames=read_frames)
+
+
+# The journal
+
+
+def the_journal_is_not_synced() -> AbstractContextManager[None]:
+    """What it takes is called durable at once."""
+
+    def put(one: Journal, body: bytes, paths: set[str]) -> None:
+        before, SimulatedFile.sync = SimulatedFile.sync, lambda one: None  # type: ignore[method-assign]
+        try:
+            original(one, body, paths)
+        finally:
+            SimulatedFile.sync = before  # type: ignore[method-assign]
+
+    original = Journal._put
+    return patched(Journal, _put=put)
+
+
+def the_journal_is_not_recovered() -> AbstractContextManager[None]:
+    """A crash leaves segments as they are."""
+    return patched(Journal, _rewrite=lambda one, writes: None)
+
+
+def a_checkpoint_syncs_nothing() -> AbstractContextManager[None]:
+    """The journal is used again while segments still need it."""
+    return patched(journal, _sync_files=lambda files, paths: None)
+
+
+def the_journal_brings_back_what_was_cut() -> AbstractContextManager[None]:
+    """It is not told of what is cut and replaced."""
+    return patched(Journal, forget=lambda one, directory: None)
 
 
 # Transactions

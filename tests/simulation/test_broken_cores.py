@@ -16,7 +16,8 @@ from talweg.testing.simulation.schedule import TICK_US
 SEEDS_MAX = 60
 
 EAGER = Settings(heartbeat_ticks=1, election_ticks=5)  # elections are short, and many fit in
-CALM = {"voters": 3, "spares": 0, "duration_ticks": 400, "operations": ()}
+CALM = {"voters": 3, "spares": 0, "duration_ticks": 400, "operations": (), "journal_bytes": 0}
+JOURNALED = {"journal_bytes": 1500, "segment_bytes": 65_536, "fault_interval_ticks": 15}
 BUSY = {"producers": 4, "pause_between_batches_ticks": 4, "client_timeout_ticks": 8}
 
 
@@ -161,6 +162,15 @@ MISTAKES = [
         changes=CALM
         | BUSY
         | {"faults": ("isolate_leader", "slow_disk"), "fault_interval_ticks": 10, "readers": 4},
+    ),
+    Mistake(broken_cores.the_journal_is_not_synced, changes=JOURNALED | {"faults": ("crash", "crash_all")}),
+    Mistake(
+        broken_cores.the_journal_is_not_recovered, changes=JOURNALED | {"faults": ("crash", "crash_all")}
+    ),
+    Mistake(broken_cores.a_checkpoint_syncs_nothing, changes=JOURNALED | {"faults": ("crash", "crash_all")}),
+    Mistake(
+        broken_cores.the_journal_brings_back_what_was_cut,
+        changes=JOURNALED | {"faults": ("crash", "crash_leader", "isolate_leader")},
     ),
     Mistake(
         broken_cores.retention_takes_what_is_staged,

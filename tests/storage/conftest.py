@@ -1,6 +1,7 @@
 """Every store that the contract suite runs over."""
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from talweg.testing.disk import SimulatedFiles
 GROUP = "topic-0"
 SEGMENT_BYTES = 2_000  # small, so that every test meets several segments
 INTERVAL_BYTES = 300
+JOURNAL_BYTES = 3_000
+_SALTS = count(1_000_000)  # no two alike, as in earnest, but the same on every run
 
 KINDS = ["memory", "segments", "simulated", "sqlite", "postgresql", "mariadb"]
 
@@ -35,8 +38,15 @@ class Backend:
         return self.open(group, incarnation)
 
 
-def segment_stores(files: RealFiles | SimulatedFiles) -> SegmentStores:
-    return SegmentStores(files, segment_bytes=SEGMENT_BYTES, index_interval_bytes=INTERVAL_BYTES)
+def segment_stores(files: RealFiles | SimulatedFiles, *, journal_least: int = 2) -> SegmentStores:
+    return SegmentStores(
+        files,
+        segment_bytes=SEGMENT_BYTES,
+        index_interval_bytes=INTERVAL_BYTES,
+        journal_bytes=JOURNAL_BYTES,
+        journal_least=journal_least,
+        new_salt=_SALTS.__next__,
+    )
 
 
 @pytest.fixture(params=KINDS)

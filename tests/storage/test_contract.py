@@ -110,6 +110,23 @@ def test_a_write_of_nothing_is_harmless(store: LogStore) -> None:
     assert store.summary().last_index == 0
 
 
+def test_several_logs_can_be_synced_together(backend: Backend) -> None:
+    logs = {name: backend.open(name, number) for number, name in enumerate(("a", "b", "c"), start=1)}
+    makers = {name: LogMaker() for name in logs}
+    entries: dict[str, list[Entry]] = {name: [] for name in logs}
+    for count in (1, 3):
+        for name in ("a", "b"):
+            more = makers[name].batches(count)
+            logs[name].write(Write(entries=more))
+            entries[name] += more
+        # One of them has nothing to sync.
+        assert backend.stores.sync(list(logs.values())) == [None, None, None]
+    assert backend.stores.sync([]) == []
+    backend.stores.checkpoint()
+    found = {name: contents(backend.reopen(name, number)) for number, name in enumerate(logs, start=1)}
+    assert found == entries
+
+
 def test_only_the_last_of_several_unsynced_hard_states_counts(backend: Backend) -> None:
     store = backend.open()
     for term in range(1, 6):

@@ -58,10 +58,14 @@ class LogHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.files = SimulatedFiles()
-        self.store = segment_stores(self.files).open(GROUP, 1)
+        self.open()
         self.model = Model()
         self.since_sync = [self.model]  # what a crash may go back to
         self.sync_failed = False
+
+    def open(self) -> None:
+        self.stores = segment_stores(self.files, journal_least=1)
+        self.store = self.stores.open(GROUP, 1)
 
     # Changes
 
@@ -173,6 +177,19 @@ class LogHistory(RuleBasedStateMachine):
             return
         self.synced(self.model)
 
+    @rule()
+    def sync_by_journal(self) -> None:
+        (error,) = self.stores.sync([self.store])
+        if error is not None:
+            self.sync_failed = True
+            return
+        self.synced(self.model)
+
+    @rule()
+    def checkpoint(self) -> None:
+        with suppress(StorageError):
+            self.stores.checkpoint()
+
     def synced(self, model: Model, *, log_only: bool = False) -> None:
         """The log is durable, and so is the hard state unless it was only the log that mattered."""
         states = [one.hard_state for one in self.since_sync] if log_only else []
@@ -189,7 +206,7 @@ class LogHistory(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 10_000))
     def crash(self, seed: int) -> None:
         self.files.crash(Random(seed))
-        self.store = segment_stores(self.files).open(GROUP, 1)
+        self.open()
         found = self.seen()
         assert any(self.may_be(found, step) for step in range(len(self.since_sync)))
         assert found.hard_state in [one.hard_state for one in self.since_sync]
@@ -214,7 +231,7 @@ class LogHistory(RuleBasedStateMachine):
         """The process dies, the machine does not: nothing is lost. Opening makes it durable."""
         self.files.fail_no_more()
         self.files.restart()
-        self.store = segment_stores(self.files).open(GROUP, 1)
+        self.open()
         self.synced(self.model)
 
     # What is seen

@@ -336,7 +336,7 @@ def test_indexes_in_memory_are_bounded() -> None:
     store = stores.open(GROUP, 1)
     for index in (1, 199, 50, 120, 80, 1, 150):
         assert store.read(index, 1) == entries[index - 1 : index]
-    assert len(stores._cache._indexes) <= 2
+    assert len(stores._shared.cache._indexes) <= 2
 
 
 def test_remembered_places_are_bounded() -> None:

@@ -62,7 +62,7 @@ class ReplicaHost:
         self._random = random or Random()  # noqa: S311 - it spreads elections, it keeps no secret
         self._groups: dict[int, Group] = {}  # by incarnation
         self._links = Links(broker, self._packet_arrived, self._link_changed)
-        self._writer = Writer(self.settings.writer_threads)
+        self._writer = Writer(stores, self.settings.writer_threads)
         self._touched: dict[int, Group] = {}  # to be pumped at the end of this turn, in order
         self._outgoing: dict[int, list[tuple[int, Message]]] = {}  # by peer: leaves with that
         self._finished: deque[tuple[Group, Job, TalwegError | None]] = deque()  # filled by writer threads

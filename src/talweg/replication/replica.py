@@ -39,6 +39,8 @@ from talweg.storage.frames import LAST_BARE_KIND
 
 _APPLY_CHUNK_BYTES = 4 << 20  # read at once when entries to apply are no longer at hand
 
+_SMALL_BYTES_MAX = 64 << 10
+
 
 class Job(msgspec.Struct):
     """Work for the disk. Runs outside the event loop; may be run again after a failure."""
@@ -49,6 +51,14 @@ class Job(msgspec.Struct):
     messages_after: list[Message]
     snapshot: Snapshot | None = None
     drop_head: int | None = None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is little to write, and nothing else: then it is best done together with others."""
+        if self.snapshot is not None or self.drop_head is not None:
+            return False
+        entries_bytes = sum(len(entry.payload) for write in self.writes for entry in write.entries)
+        return entries_bytes <= _SMALL_BYTES_MAX
 
     def write(self) -> None:
         """Everything but the sync. What succeeded is not done again."""

@@ -11,9 +11,11 @@ entry is always `first_offset + count`; entries that hold no messages have a cou
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import msgspec
 
+from talweg.errors import TalwegError
 from talweg.raft import Configuration, Entry, HardState, Snapshot
 
 
@@ -150,6 +152,19 @@ class LogStores(ABC):
         """Open a group's log, creating it if need be. A log of another incarnation is an error:
         GroupNotFound. A format from the future: NewerFormat."""
 
+    def sync(self, stores: Sequence[LogStore]) -> list[TalwegError | None]:
+        """`LogStore.sync` of several, for less than each would cost by itself. What each of them raised."""
+        return [sync_error(store) for store in stores]
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether there is something for `checkpoint`, which should be called soon then."""
+        return False
+
+    def checkpoint(self) -> None:  # noqa: B027 - most stores have nothing to do
+        """Housekeeping that syncing together leaves behind. May run beside everything else, and take long.
+        Raises StorageFull or StorageError; then it is still due."""
+
     @abstractmethod
     def groups(self) -> dict[str, int]:
         """The groups that have a log here, with their incarnations."""
@@ -161,6 +176,15 @@ class LogStores(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close every store that is open."""
+
+
+def sync_error(store: LogStore) -> TalwegError | None:
+    """What goes wrong when it is synced, if anything does."""
+    try:
+        store.sync()
+    except TalwegError as error:
+        return error
+    return None
 
 
 def head_to_drop(

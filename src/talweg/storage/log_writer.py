@@ -7,6 +7,7 @@ was published before is still true then.
 """
 
 import sys
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,6 +17,7 @@ from talweg.storage.contents import Contents
 from talweg.storage.contract import Damage
 from talweg.storage.handles import Handles
 from talweg.storage.index_cache import IndexCache
+from talweg.storage.journal import Append, Journal
 from talweg.storage.loading import Kept, load, view_of
 from talweg.storage.meta_file import Meta, Replacement, write_meta
 from talweg.storage.reading import LogReader
@@ -37,6 +39,15 @@ class SegmentSettings(msgspec.Struct, frozen=True):
     unsynced_bytes_max: int = 64 << 20  # held in memory until synced; beyond this a write syncs by itself
 
 
+class Shared(NamedTuple):
+    """What all logs below one directory have in common."""
+
+    handles: Handles
+    cache: IndexCache
+    journal: Journal
+    settings: SegmentSettings
+
+
 class SoundEnd(msgspec.Struct, frozen=True):
     """Where the sound part of a damaged log ends."""
 
@@ -55,22 +66,16 @@ class LogWriter:
     sound_end: SoundEnd | None  # None: no damage is known
     torn_bytes: int  # cut from the end when it was loaded
 
-    def __init__(
-        self,
-        directory: str,
-        handles: Handles,
-        cache: IndexCache,
-        reader: LogReader,
-        settings: SegmentSettings,
-    ) -> None:
+    def __init__(self, directory: str, reader: LogReader, shared: Shared) -> None:
         """Read what the directory holds. Raises DamagedLog, NewerFormat, OSError."""
         self.directory = directory
-        self.state = StateFile(handles.handle(f"{directory}/{STATE_NAME}", create=True))
-        self._handles = handles
-        self._files = handles.files
-        self._cache = cache
+        self.state = StateFile(shared.handles.handle(f"{directory}/{STATE_NAME}", create=True))
+        self._handles = shared.handles
+        self._files = shared.handles.files
+        self._cache = shared.cache
         self._reader = reader
-        self._settings = settings
+        self._settings = shared.settings
+        self._journal = shared.journal
         self._tail: Tail | None = None  # None: the next write begins a segment
         self._leftovers: list[str] = []  # files of a failed write, still to be removed
         self.is_stale = False  # a change failed half-way: the files know better than we do
@@ -172,14 +177,38 @@ class LogWriter:
     def sync(self) -> None:
         """Make everything durable that was written."""
         self._mend()
-        if self._tail is not None:
-            self._tail.sync()
+        self._sync(self._tail)
         self.state.sync()
+
+    def unsynced(self) -> Append | None:
+        """What `sync` would make durable, if that is nothing but an append to the last segment."""
+        if self._tail is None or self._leftovers or self.is_stale or self.state.is_unsynced:
+            return None
+        return self._tail.unsynced()
+
+    def journaled(self) -> None:
+        """The journal has what `unsynced` gave, and nothing was written since."""
+        assert self._tail is not None
+        self._tail.journaled()
+
+    def _sync(self, tail: Tail | None, *, in_place: bool = False) -> None:
+        if tail is None:
+            return
+        try:
+            tail.sync_in_place() if in_place else tail.sync()
+        except OSError:
+            self._journal.doubt()
+            raise
+
+    def _leave_journal(self) -> None:
+        # A crash must not bring back what is cut, replaced or removed from here on.
+        self._sync(self._tail, in_place=True)
+        self._journal.forget(self.directory)
 
     def _write_entries(self, entries: list[Entry], made: list[Tail]) -> None:
         tail, done = self._tail, 0
         if tail is not None and tail.unsynced_bytes > self._settings.unsynced_bytes_max:
-            tail.sync()
+            self._sync(tail)
         while done < len(entries):
             if tail is None or tail.contents.log_bytes >= self._settings.segment_bytes:
                 tail = self._new_tail(tail)
@@ -198,7 +227,7 @@ class LogWriter:
         index, offset, begins_at = self.view.last_index + 1, self.view.next_offset, self.view.end_at
         if previous is not None:
             # Sealed: durable before the next one exists, so that a gap in the log is always damage.
-            previous.sync()
+            self._sync(previous, in_place=True)
             index, offset = previous.contents.last_index + 1, previous.contents.next_offset
             begins_at = previous.segment.ends_at
         contents = Contents(index, offset, self._settings.index_interval_bytes)
@@ -241,8 +270,7 @@ class LogWriter:
         self, snapshot: Snapshot, next_offset: int, entries: list[Entry], hard_state: HardState | None
     ) -> None:
         """The whole log gives way to a snapshot and what follows it. Durable."""
-        if self._tail is not None:
-            self._tail.sync()  # if it is not replaced after all, it must be as it was
+        self._sync(self._tail)  # if it is not replaced after all, it must be as it was
         first_index = snapshot.index + 1
         frames = self._framed(first_index, next_offset, entries)
         meta = Meta(
@@ -264,8 +292,7 @@ class LogWriter:
         """Everything from an entry on gives way to others. Durable. Raises UnsoundEntry."""
         assert from_index > self.view.start_index, "what was dropped cannot be replaced"
         assert not self.kept or from_index > self.kept[-1].index, "what a snapshot stands for is committed"
-        if self._tail is not None:
-            self._tail.sync()
+        self._sync(self._tail)
         survey = self._reader.survey(self.view, from_index - 1)
         frames = self._framed(from_index, survey.next_offset, entries)
         meta = self._without_tail(from_index, from_index if frames else None)
@@ -308,6 +335,7 @@ class LogWriter:
         # `remains`: where the index of the segment that is cut goes, and what will be left of it. Without
         # it, loading would have to look at every header there.
         assert meta.replacement is not None
+        self._leave_journal()
         stage(self._files, self.directory, meta.replacement, frames, snapshot)
         # Readers go first, and wait for us: none may open a file that is no longer what it was.
         self._let_go(self.view.segments)
@@ -332,8 +360,7 @@ class LogWriter:
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keep a snapshot. Durable. Raises UnsoundEntry."""
         # The log first: a snapshot must not outlive the entries that it stands for.
-        if self._tail is not None:
-            self._tail.sync()
+        self._sync(self._tail)
         survey = self._reader.survey(self.view, snapshot.index)
         data = keep(snapshot, survey.next_offset, survey.last_timestamp)
         replace_file(self._files, self.directory, snapshot_name(snapshot.index), data)
@@ -344,8 +371,7 @@ class LogWriter:
 
     def drop_head(self, kept: Kept) -> None:
         """Forget everything up to and including a snapshot's entry. Durable. Raises UnsoundEntry."""
-        if self._tail is not None:
-            self._tail.sync()
+        self._sync(self._tail)
         view = self.view
         place = self._reader.survey(view, kept.index).place
         number, position = place

@@ -14,6 +14,7 @@ _EXPECTED = (
     "postgresql+psycopg://user@host/database or mysql+pymysql://user@host/database"
 )
 _OPEN_FILES_LEAST, _OPEN_FILES_MOST = 64, 16_384
+_JOURNAL_BYTES = 8 << 20  # of each of its two files
 _SQL_SCHEMES = ("sqlite", "postgresql", "mysql", "mariadb")
 
 
@@ -23,7 +24,7 @@ def open_stores(url: str, *, durable: bool = True) -> LogStores:
     Segment files that are not `durable` do not wait for the disk; databases have settings of their own.
     """
     if "://" not in url:
-        return SegmentStores(_files(url, url, durable), open_files_max=_open_files_max())
+        return _segments(url, url, durable)
     scheme = url.partition("://")[0]
     if scheme.partition("+")[0] in _SQL_SCHEMES:
         # Only who wants a database needs its library.
@@ -34,10 +35,19 @@ def open_stores(url: str, *, durable: bool = True) -> LogStores:
     if parts.netloc or parts.query or parts.fragment:
         raise InvalidSetting(f"storage {url!r}: {_EXPECTED}")
     if scheme == "segments":
-        return SegmentStores(_files(unquote(parts.path), url, durable), open_files_max=_open_files_max())
+        return _segments(unquote(parts.path), url, durable)
     if scheme == "memory" and parts.path in ("", "/"):
         return MemoryStores()
     raise InvalidSetting(f"storage {url!r}: {_EXPECTED}")
+
+
+def _segments(path: str, url: str, durable: bool) -> SegmentStores:
+    # Where nothing is synced, a journal would only write everything twice.
+    return SegmentStores(
+        _files(path, url, durable),
+        open_files_max=_open_files_max(),
+        journal_bytes=_JOURNAL_BYTES if durable else 0,
+    )
 
 
 def _open_files_max() -> int:

@@ -10,6 +10,7 @@ from talweg.storage.checked_file import write_all
 from talweg.storage.contents import Contents, Mark
 from talweg.storage.files import File
 from talweg.storage.handles import Handles
+from talweg.storage.journal import Append
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -71,6 +72,7 @@ class Tail:
         # After the last frame there may be bytes: of a failed write, or in a file that was to be removed.
         self._overhang = is_new
         self._file: File | None = None  # kept open while there is something to sync
+        self._is_journaled = False  # the journal answers for some of what is durable, not the file
 
     @property
     def contents(self) -> Contents:
@@ -129,6 +131,27 @@ class Tail:
         except OSError:
             self._in_doubt = True
             raise
+        self._is_journaled = False
+        self._settle()
+
+    def sync_in_place(self) -> None:
+        """The same, so that the file needs no journal. Raises OSError."""
+        if self._is_journaled and self._file is None:
+            self._file = self.segment.log.acquire()
+        self.sync()
+
+    def unsynced(self) -> Append | None:
+        """What the next `sync` would make durable; None if that is nothing, or there is more to it."""
+        if self._in_doubt or self._overhang or not self._unsynced:
+            return None
+        return Append(self.segment.log.path, self._durable_bytes, self._unsynced[:])
+
+    def journaled(self) -> None:
+        """The journal has all that was written since the last sync. It answers for it from now on."""
+        self._is_journaled = True
+        self._settle()
+
+    def _settle(self) -> None:
         self._unsynced.clear()
         self.unsynced_bytes = 0
         self._durable_bytes = self.contents.log_bytes

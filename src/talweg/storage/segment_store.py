@@ -14,9 +14,9 @@ from talweg.errors import DamagedLog
 from talweg.raft import Entry, HardState, Snapshot
 from talweg.storage.checked_file import storage_error
 from talweg.storage.contract import Damage, LogStore, LogSummary, SnapshotMark, Write
-from talweg.storage.handles import FileGone, Handles
-from talweg.storage.index_cache import IndexCache
-from talweg.storage.log_writer import LogWriter, SegmentSettings
+from talweg.storage.handles import FileGone
+from talweg.storage.journal import Append
+from talweg.storage.log_writer import LogWriter, Shared
 from talweg.storage.reading import LogReader
 from talweg.storage.scan import UnsoundEntry
 from talweg.storage.snapshot_file import read_snapshot
@@ -28,18 +28,11 @@ Result = TypeVar("Result")
 class SegmentStore(LogStore):
     """Opened by `SegmentStores`."""
 
-    def __init__(
-        self,
-        directory: str,
-        handles: Handles,
-        cache: IndexCache,
-        settings: SegmentSettings,
-        on_close: Callable[[], None],
-    ) -> None:
+    def __init__(self, directory: str, shared: Shared, on_close: Callable[[], None]) -> None:
         """Read what the directory holds. Raises DamagedLog, NewerFormat, OSError."""
-        self._files = handles.files
-        self._reader = LogReader(cache)
-        self._log = LogWriter(directory, handles, cache, self._reader, settings)
+        self._files = shared.handles.files
+        self._reader = LogReader(shared.cache)
+        self._log = LogWriter(directory, self._reader, shared)
         self._writer = RLock()
         self._on_close = on_close
         self._closed = False
@@ -180,6 +173,16 @@ class SegmentStore(LogStore):
     def sync(self) -> None:
         """Everything written so far is on disk when this returns."""
         self._change(f"syncing {self._log.directory}", self._log.sync)
+
+    def unsynced(self) -> Append | None:
+        """What `sync` would make durable, if it is nothing but an append: a journal can do that as well."""
+        with self._writer:
+            return None if self._closed else self._log.unsynced()
+
+    def journaled(self) -> None:
+        """The journal has made durable what `unsynced` gave, and nothing was written since."""
+        with self._writer:
+            self._log.journaled()
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keep a snapshot of the state as of `snapshot.index`, which must be in the log. Durable."""

@@ -5,27 +5,34 @@
     <group>/<base index>.log        frames, one after another; a new file after `segment_bytes`
     <group>/<base index>.index      what a sealed segment holds, and where; made again when missing
     <group>/<index>.snapshot        the small state as of an entry
+    +journal-0, +journal-1          small appends to all of them, until their segments are synced
 
 A directory without `meta` is no group: it was never finished, or is being removed.
 """
 
 import re
+from collections.abc import Callable, Sequence
 from threading import RLock
 
-from talweg.errors import BadRequest, DamagedLog, GroupNotFound, InvalidSetting
+import msgspec
+
+from talweg.errors import BadRequest, DamagedLog, GroupNotFound, InvalidSetting, TalwegError
+from talweg.raft import HardState
 from talweg.storage.checked_file import storage_error, write_durably
-from talweg.storage.contract import LogStores
+from talweg.storage.contract import LogStore, LogStores, sync_error
 from talweg.storage.files import Files
 from talweg.storage.handles import Handles
 from talweg.storage.index_cache import IndexCache
-from talweg.storage.log_writer import SegmentSettings
+from talweg.storage.journal import Append, Journal, JournalFull
+from talweg.storage.log_writer import SegmentSettings, Shared
 from talweg.storage.meta_file import META_NAME, Meta, create_meta, read_meta
 from talweg.storage.recovery import TEMPORARY_SUFFIX
 from talweg.storage.segment_store import SegmentStore
-from talweg.storage.state_file import STATE_NAME, write_new
+from talweg.storage.state_file import STATE_NAME, StateFile, write_new
 
 _GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _DELETED_NAME = "deleted"  # what the meta file of a group on its way out is called
+_SMALL_BYTES_MAX = 64 << 10  # an append beyond this costs more to write twice than to sync by itself
 
 
 class SegmentStores(LogStores):
@@ -40,16 +47,42 @@ class SegmentStores(LogStores):
         unsynced_bytes_max: int = 64 << 20,
         open_files_max: int = 256,
         indexes_max: int = 64,
+        journal_bytes: int = 0,
+        journal_least: int = 2,
+        new_salt: Callable[[], int] | None = None,
     ) -> None:
-        """`open_files_max` counts files that nobody uses at the moment; `indexes_max` sealed segments."""
+        """`open_files_max` counts files that nobody uses at the moment; `indexes_max` sealed segments.
+        The journal has two files of `journal_bytes`, and is used for `journal_least` appends or more.
+        Raises StorageError, NewerFormat when a journal was left that cannot be read."""
         if segment_bytes < 1 or index_interval_bytes < 1:
             raise InvalidSetting("segment_bytes and index_interval_bytes: expected at least 1")
         self._files = files
-        self._settings = SegmentSettings(segment_bytes, index_interval_bytes, unsynced_bytes_max)
         self._handles = Handles(files, open_files_max)
-        self._cache = IndexCache(files, indexes_max)
+        self._journal = Journal(files, journal_bytes, new_salt)
+        self._shared = Shared(
+            self._handles,
+            IndexCache(files, indexes_max),
+            self._journal,
+            SegmentSettings(segment_bytes, index_interval_bytes, unsynced_bytes_max),
+        )
         self._lock = RLock()
         self._open: dict[str, SegmentStore] = {}
+        self._journal_least = journal_least
+        try:
+            self._journal.recover(self._mark_all_recovering)
+        except OSError as error:
+            raise storage_error(error, "recovering the journal") from error
+
+    def _mark_all_recovering(self) -> None:
+        # Whose appends are missing cannot be told. Who is recovering counts only once it has caught up.
+        for group in self.groups():
+            state = StateFile(self._handles.handle(f"{group}/{STATE_NAME}", create=True))
+            try:
+                if not state.is_lost:  # which says as much
+                    state.write(msgspec.structs.replace(state.value or HardState(), recovering=True))
+                    state.sync()
+            finally:
+                state.close()
 
     @property
     def open_files(self) -> int:
@@ -66,13 +99,45 @@ class SegmentStores(LogStores):
                 if found != incarnation:
                     raise GroupNotFound(f"{group} is here in incarnation {found}, expected {incarnation}")
                 if store is None:
-                    store = SegmentStore(
-                        group, self._handles, self._cache, self._settings, lambda: self._forget(group)
-                    )
+                    store = SegmentStore(group, self._shared, lambda: self._forget(group))
                     self._open[group] = store
             except OSError as error:
                 raise storage_error(error, f"opening {group}") from error
             return store
+
+    def sync(self, stores: Sequence[LogStore]) -> list[TalwegError | None]:
+        """`LogStore.sync` of several. Where many wrote little, one sync of the journal does for all."""
+        journaled = self._sync_by_journal(stores)
+        return [None if store in journaled else sync_error(store) for store in stores]
+
+    def _sync_by_journal(self, stores: Sequence[LogStore]) -> set[LogStore]:
+        small: dict[SegmentStore, Append] = {}
+        for store in stores if len(stores) >= self._journal_least else ():
+            assert isinstance(store, SegmentStore)
+            append = store.unsynced()
+            if append is not None and sum(map(len, append.frames)) <= _SMALL_BYTES_MAX:
+                small[store] = append
+        if len(small) < self._journal_least:
+            return set()
+        try:
+            self._journal.append(small.values())
+        except (JournalFull, OSError):
+            return set()  # each by itself, then; what is wrong with the disk will show
+        for store in small:
+            store.journaled()
+        return set(small)
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether a file of the journal is full."""
+        return self._journal.checkpoint_due
+
+    def checkpoint(self) -> None:
+        """Sync every segment that the journal's full file speaks of."""
+        try:
+            self._journal.checkpoint()
+        except OSError as error:
+            raise storage_error(error, "syncing what is in the journal") from error
 
     def groups(self) -> dict[str, int]:
         """The groups that have a log here, with their incarnations. One whose meta file is damaged is
@@ -115,7 +180,11 @@ class SegmentStores(LogStores):
             try:
                 for store in list(self._open.values()):
                     store.close()
+                self._journal.close()
+            except OSError as error:
+                raise storage_error(error, "emptying the journal") from error
             finally:
+                self._journal.let_go()
                 self._files.unlock()
 
     def _forget(self, group: str) -> None:
@@ -140,6 +209,7 @@ class SegmentStores(LogStores):
         return incarnation
 
     def _remove(self, group: str) -> None:
+        self._journal.forget(group)
         # The mark goes last: as long as anything is left, it says that this is no log to be missed.
         for name in self._files.list(group):
             if name != _DELETED_NAME:

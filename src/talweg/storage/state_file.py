@@ -35,6 +35,11 @@ class StateFile:
         self._durable = slot or Slot(0, 0, b"")
         self.value = None if slot is None else _decode(slot.value, handle.path)
 
+    @property
+    def is_unsynced(self) -> bool:
+        """Whether the next sync has anything to do."""
+        return self._file is not None
+
     def write(self, state: HardState) -> None:
         """Write it, to be made durable by `sync`. Raises OSError; then `value` stays the one before, and
         is written again by the next sync."""

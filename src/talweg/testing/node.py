@@ -25,6 +25,7 @@ class SimulatedNode:
         settings: Settings | None = None,
         segment_bytes: int = 4096,
         snapshot_interval_bytes: int = 16_384,
+        journal_bytes: int = 0,
         new_disk: Callable[[], SimulatedFiles] = SimulatedFiles,
     ) -> None:
         self.broker = broker
@@ -36,6 +37,7 @@ class SimulatedNode:
         self._settings = settings or Settings()
         self._segment_bytes = segment_bytes
         self._snapshot_interval_bytes = snapshot_interval_bytes
+        self._journal_bytes = journal_bytes
         self._stores: LogStores | None = None
 
     @property
@@ -43,10 +45,22 @@ class SimulatedNode:
         """Whether it runs."""
         return self.replica is not None
 
+    @property
+    def stores(self) -> LogStores:
+        """On its disk, while it runs."""
+        assert self._stores is not None
+        return self._stores
+
     def start(self, *, join: bool = False) -> Replica:
         """Open the disk, whatever is on it."""
         assert self.replica is None
-        self._stores = SegmentStores(self.files, segment_bytes=self._segment_bytes)
+        self._stores = SegmentStores(
+            self.files,
+            segment_bytes=self._segment_bytes,
+            journal_bytes=self._journal_bytes,
+            journal_least=1,
+            new_salt=lambda: self._random.getrandbits(64),
+        )
         return self._open(join=join)
 
     def reopen(self) -> Replica:

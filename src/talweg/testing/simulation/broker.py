@@ -290,7 +290,7 @@ class Broker:
 
     def _finish(self, job: Job) -> None:
         try:
-            job.finish()
+            self._make_durable(job)
         except TalwegError as error:
             self._job_failed(job, error)
             return
@@ -306,6 +306,28 @@ class Broker:
         else:
             # Durable, and the replica does not know it yet: a crash may fall in between.
             self._disk(lambda: self._done(job))
+
+    def _make_durable(self, job: Job) -> None:
+        # As the host's writer does: small jobs by the journal, if there are others to share its sync with.
+        journals = self._cluster.profile.journal_bytes > 0
+        if journals and job.is_small and self._random.random() < 0.8:
+            self._cluster.counts["jobs that may go into the journal"] += 1
+            (error,) = self.node.stores.sync([job.store])
+            if error is not None:
+                raise error
+        else:
+            job.finish()
+        if journals and self.node.stores.checkpoint_due and self._random.random() < 0.3:
+            self._disk(self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        self._cluster.counts["checkpoints"] += 1
+        try:
+            self.node.stores.checkpoint()
+        except TalwegError:
+            self._cluster.counts["checkpoints that failed"] += 1
+        except PowerCut:
+            self.power_cut()
 
     def _done(self, job: Job) -> None:
         self.do(f"disk: {job.number} is durable", lambda: self._running().job_done(job))

@@ -92,6 +92,7 @@ class Cluster:
             settings=self.profile.settings,
             segment_bytes=self.profile.segment_bytes,
             snapshot_interval_bytes=self.profile.snapshot_interval_bytes,
+            journal_bytes=self.profile.journal_bytes,
             new_disk=TroubledFiles,
         )
         broker = Broker(number, self, random, node)

@@ -53,6 +53,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings = Settings()
     segment_bytes: int = 4096
     snapshot_interval_bytes: int = 4096
+    journal_bytes: int = 0  # of each of its files; 0: every segment is synced by itself
     weather: Weather = Weather()
     pump_later: float = 0.2  # share of events after which the replica is pumped a little later
     disk_us: int = 300
@@ -71,7 +72,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 def draw_profile(random: Random) -> Profile:
     """A profile for one run."""
     election_ticks = random.choice((5, 8, 10))
-    return Profile(
+    profile = Profile(
         voters=random.choice((3, 3, 3, 5)),
         spares=random.choice((0, 1, 1, 2)),
         duration_ticks=random.randrange(300, 700),
@@ -100,6 +101,8 @@ def draw_profile(random: Random) -> Profile:
         client_timeout_ticks=random.choice((8, 20, 40)),
         transactors=random.choice((0, 0, 1, 2)),
     )
+    # Without dice of its own, so that seeds without a journal are what they were before there was one.
+    return msgspec.structs.replace(profile, journal_bytes=(0, 1500, 8000)[profile.duration_ticks % 3])
 
 
 def draw_weather(random: Random) -> Weather:
