@@ -31,8 +31,7 @@ from talweg.raft import Configuration
 from talweg.records import Codec, encode_values
 from talweg.replication import Group, ReplicaHost
 from talweg.replication.proposals import Outcome
-from talweg.storage import SegmentStores
-from talweg.storage.files import RealFiles
+from talweg.storage import open_stores
 
 _BACK_OFF_SECONDS = 0.02  # after a refusal
 _BURST = 256  # entries appended before the event loop may do something else
@@ -40,7 +39,7 @@ _BURST = 256  # entries appended before the event loop may do something else
 
 async def serve(member: Member) -> None:
     """Carry the groups and do as told until standard input ends."""
-    host = ReplicaHost(member.number, SegmentStores(RealFiles(member.directory)))
+    host = ReplicaHost(member.number, open_stores(member.directory))
     await host.start(port=member.port)
     members = range(1, len(member.ports) + 1)
     for peer, port in zip(members, member.ports, strict=True):

@@ -51,7 +51,7 @@ class Hosts:
         self._ports: dict[int, int] = {}
 
     def _segment_stores(self, broker: int) -> LogStores:
-        return SegmentStores(RealFiles(self._directory / str(broker)))
+        return SegmentStores(RealFiles(self._directory / str(broker)), journal_bytes=64 << 10)
 
     async def __aenter__(self) -> "Hosts":
         for broker in range(1, self._count + 1):

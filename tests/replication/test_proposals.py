@@ -1,6 +1,7 @@
 """What clients ask a leader to append: gathered, stamped, recognised, and answered when it is committed."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
@@ -88,6 +89,16 @@ def test_an_append_is_answered_when_a_majority_has_it_on_disk() -> None:
     stage.stabilize()
     assert client.told == [[Appended(0, 2), Appended(2, 1)]]
     assert read_all(stage.replica(1)) == [b"a", b"b", b"c"]
+
+
+def test_only_followers_let_go_of_what_they_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = make()
+    uncached: list[int] = []
+    for broker in (1, 2, 3):
+        monkeypatch.setattr(stage.replica(broker).store, "uncache", partial(uncached.append, broker))
+    Client().ask(stage, 1, batch(b"a"))
+    stage.pass_time(1)
+    assert sorted(uncached) == [2, 3]
 
 
 def test_answers_come_in_the_order_of_the_log() -> None:

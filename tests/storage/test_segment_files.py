@@ -21,7 +21,7 @@ from talweg.storage.handles import FileGone, Handles
 from talweg.storage.segment import Segment
 from talweg.storage.segment_store import SegmentStore
 from talweg.storage.slots import Slot, write_slot
-from talweg.testing.disk import SimulatedFiles
+from talweg.testing.disk import SimulatedFile, SimulatedFiles
 
 
 def open_log(files: SimulatedFiles) -> SegmentStore:
@@ -327,6 +327,51 @@ def test_a_file_in_use_is_not_closed() -> None:
         assert first.read_at(4, 0) == b"here"
         assert handles.open_count == 2
     assert files.open_count == 2
+
+
+def test_what_is_uncached_is_what_was_synced_since_the_last_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    uncached: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        SimulatedFile, "uncache", lambda file, position, size: uncached.append((position, size))
+    )
+    files, make = SimulatedFiles(), LogMaker()
+    store = open_log(files)
+    store.uncache()
+    write(store, *make.batches(3))
+    store.write(Write(entries=make.batches(2)))
+    store.uncache()  # what is not synced yet is left alone
+    store.sync()
+    store.uncache()
+    (name,) = names(files, ".log")
+    size = len(files.content(f"{GROUP}/{name}"))
+    assert uncached == [(0, size * 3 // 5), (size * 3 // 5, size * 2 // 5)]
+
+
+def test_a_file_that_is_uncached_is_read_from_the_disk(tmp_path: Path) -> None:
+    files = RealFiles(tmp_path)
+    content = os.urandom(1 << 20)
+    file = files.open("file")
+    file.write_at(content, 0)
+    file.sync()
+    file.uncache(5_000, 500_000)
+    descriptor = os.open(tmp_path / "file", os.O_RDONLY)
+    try:
+        # Memory disks keep what they are told to let go; on all others the middle is gone, the edges are not.
+        os.posix_fadvise(descriptor, 800_000, 100_000, os.POSIX_FADV_DONTNEED)
+        drops = not in_memory(descriptor, 850_000)
+        assert in_memory(descriptor, 250_000) is not drops
+        assert in_memory(descriptor, 600_000)
+        assert in_memory(descriptor, 504_999), "the page that is written to next is kept"
+    finally:
+        os.close(descriptor)
+    assert file.read_at(1 << 20, 0) == content
+
+
+def in_memory(descriptor: int, position: int) -> bool:
+    try:
+        return os.preadv(descriptor, [bytearray(1)], position, os.RWF_NOWAIT) == 1
+    except BlockingIOError:
+        return False
 
 
 def test_indexes_in_memory_are_bounded() -> None:

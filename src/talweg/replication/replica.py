@@ -51,6 +51,7 @@ class Job(msgspec.Struct):
     messages_after: list[Message]
     snapshot: Snapshot | None = None
     drop_head: int | None = None
+    is_follower: bool = False
 
     @property
     def is_small(self) -> bool:
@@ -69,6 +70,9 @@ class Job(msgspec.Struct):
     def finish(self) -> None:
         """Durable, then the housekeeping that must not overtake it."""
         self.store.sync()
+        if self.is_follower:
+            # Readers ask the leader. What lies in memory here would only be in the way of what they ask for.
+            self.store.uncache()
         if self.snapshot is not None:
             self.store.save_snapshot(self.snapshot)
         if self.drop_head is not None:
@@ -218,7 +222,15 @@ class Replica:
         after = _newest_promises([message for _, _, messages in self._queued for message in messages])
         number = self._queued[-1][0] if self._queued else 0
         self._queued.clear()
-        self._job = Job(self.store, number, writes, after, self._snapshot_wanted, self._drop_wanted)
+        self._job = Job(
+            self.store,
+            number,
+            writes,
+            after,
+            self._snapshot_wanted,
+            self._drop_wanted,
+            is_follower=self.raft.role is not Role.LEADER,
+        )
         self._snapshot_wanted = self._drop_wanted = None
         return self._job
 

@@ -96,6 +96,9 @@ class LogStore(ABC):
         It is all still visible, and the next `sync` tries again.
         """
 
+    def uncache(self) -> None:  # noqa: B027 - most stores have nothing to do
+        """A hint: nobody will read soon what was synced last, so it need not be kept in memory."""
+
     @abstractmethod
     def read(self, first_index: int, bytes_max: int, last_index: int | None = None) -> list[Entry]:
         """Entries from `first_index` on, up to `bytes_max` but at least one if there is one.

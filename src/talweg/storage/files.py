@@ -4,7 +4,9 @@ An argument rather than a global, so that tests and the simulation can give a di
 writes short, or that loses its unsynced tail in a crash.
 """
 
+import contextlib
 import fcntl
+import mmap
 import os
 import shutil
 from pathlib import Path
@@ -30,6 +32,9 @@ class File(Protocol):
 
     def sync(self) -> None:
         """fdatasync: the bytes, and the size needed to find them."""
+
+    def uncache(self, position: int, size: int) -> None:
+        """These bytes, once they are synced, need not be kept in memory. A hint."""
 
     def close(self) -> None:
         """Let go; twice is harmless."""
@@ -89,6 +94,13 @@ class RealFile:
     def sync(self) -> None:
         if self._durable:
             os.fdatasync(self._descriptor)
+
+    def uncache(self, position: int, size: int) -> None:
+        # Whole pages: the last one is written to again, and would have to be read for that.
+        first, end = (place // mmap.PAGESIZE * mmap.PAGESIZE for place in (position, position + size))
+        if end > first:
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._descriptor, first, end - first, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         if self._descriptor >= 0:

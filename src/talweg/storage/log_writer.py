@@ -180,6 +180,11 @@ class LogWriter:
         self._sync(self._tail)
         self.state.sync()
 
+    def uncache(self) -> None:
+        """What is durable in the last segment need not be kept in memory. Raises OSError."""
+        if self._tail is not None:
+            self._tail.uncache()
+
     def unsynced(self) -> Append | None:
         """What `sync` would make durable, if that is nothing but an append to the last segment."""
         if self._tail is None or self._leftovers or self.is_stale or self.state.is_unsynced:

@@ -72,6 +72,7 @@ class Tail:
         # After the last frame there may be bytes: of a failed write, or in a file that was to be removed.
         self._overhang = is_new
         self._file: File | None = None  # kept open while there is something to sync
+        self._uncached_bytes = self._durable_bytes  # from here on it may be in the page cache
         self._is_journaled = False  # the journal answers for some of what is durable, not the file
 
     @property
@@ -150,6 +151,12 @@ class Tail:
         """The journal has all that was written since the last sync. It answers for it from now on."""
         self._is_journaled = True
         self._settle()
+
+    def uncache(self) -> None:
+        """What is durable need not be kept in memory. Raises OSError."""
+        with self.segment.log as file:
+            file.uncache(self._uncached_bytes, self._durable_bytes - self._uncached_bytes)
+        self._uncached_bytes = self._durable_bytes
 
     def _settle(self) -> None:
         self._unsynced.clear()

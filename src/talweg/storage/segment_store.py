@@ -174,6 +174,10 @@ class SegmentStore(LogStore):
         """Everything written so far is on disk when this returns."""
         self._change(f"syncing {self._log.directory}", self._log.sync)
 
+    def uncache(self) -> None:
+        """Nobody will read soon what was synced last."""
+        self._change(f"syncing {self._log.directory}", self._log.uncache)
+
     def unsynced(self) -> Append | None:
         """What `sync` would make durable, if it is nothing but an append: a journal can do that as well."""
         with self._writer:

@@ -186,6 +186,9 @@ class SimulatedFile:
             _apply(inode.durable, change)
         inode.changes.clear()
 
+    def uncache(self, position: int, size: int) -> None:
+        """It is all in memory anyway."""
+
     def close(self) -> None:
         """Let go; twice is harmless."""
         if self._boot is not None:
