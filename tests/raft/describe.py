@@ -18,7 +18,7 @@ from talweg.raft import (
     VoteReply,
 )
 from talweg.records import Batch, Kind, read_header
-from talweg.replication.replica import Job
+from talweg.replication.job import Job
 from talweg.replication.state import decode_positions
 from talweg.storage import Write
 

@@ -12,7 +12,8 @@ import msgspec
 from raft import describe
 from talweg.errors import TalwegError
 from talweg.raft import Configuration, FetchSnapshot, Message, Raft, Role, Settings
-from talweg.replication.replica import Job, Replica
+from talweg.replication.job import Job
+from talweg.replication.replica import Replica
 from talweg.testing.node import SimulatedNode
 
 MESSAGES_MAX = 2_000  # delivered by one command; more is an endless conversation

@@ -1,15 +1,19 @@
 """The writer's threads: small jobs share a sync, large ones wait for nobody, and every job is answered."""
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from server_process import wait_until
 from talweg.errors import StorageError, StorageFull, TalwegError
+from talweg.raft import Configuration, Entry, HardState, Snapshot
+from talweg.replication.job import Job
 from talweg.replication.writer import Writer
-from talweg.storage import LogStore, MemoryStores
+from talweg.storage import LogStore, MemoryStores, Write
 
 SECONDS_MAX = 10.0
 
@@ -97,7 +101,7 @@ def a_sync_under_way(writer: Writer, stores: Stores) -> Iterator[None]:
 
 def submit(writer: Writer, store: LogStore, **options: bool) -> Work:
     work = Work(store, **options)
-    writer.submit(work, work.done)
+    writer.submit([(work, work.done)])
     return work
 
 
@@ -131,8 +135,7 @@ def test_a_write_that_fails_is_nobody_elses_matter(
     with a_sync_under_way(writer, stores):
         works = [Work(log, is_small=is_small) for log in some]
         works[1].error = error
-        for work in works:
-            writer.submit(work, work.done)
+        writer.submit([(work, work.done) for work in works])
     assert all(work.over.wait(SECONDS_MAX) for work in works)
     assert works[0].outcome == works[2].outcome == [None]
     (outcome,) = works[1].outcome
@@ -184,3 +187,19 @@ def test_closing_finishes_what_was_submitted(stores: Stores) -> None:
     works = [submit(writer, log, is_small=bool(number % 2)) for number, log in enumerate(logs(stores, 20))]
     writer.close()
     assert [work.outcome for work in works] == [[None]] * 20
+
+
+def job(*writes: Write, **more: Any) -> Job:
+    return Job(MemoryStores().open("group", 1), 1, deque(writes), [], **more)
+
+
+def test_a_job_is_small_if_it_only_adds_a_little() -> None:
+    entry = Entry(1, 1, 2, bytes(30_000))
+    snapshot = Snapshot(1, 1, Configuration.of([1]), b"")
+    assert job().is_small
+    assert job(Write(entries=[entry]), Write(entries=[entry], hard_state=HardState(1))).is_small
+    assert not job(Write(entries=[entry, entry]), Write(entries=[entry])).is_small
+    assert not job(Write(snapshot=snapshot)).is_small
+    assert not job(Write(truncate_from=1, entries=[entry])).is_small
+    assert not job(snapshot=snapshot).is_small
+    assert not job(drop_head=1).is_small

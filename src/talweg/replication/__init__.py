@@ -7,8 +7,9 @@ class on virtual time.
 
 from talweg.replication.group import Group
 from talweg.replication.host import HostSettings, ReplicaHost
+from talweg.replication.job import Job
 from talweg.replication.proposals import Appended
-from talweg.replication.replica import Job, Replica
+from talweg.replication.replica import Replica
 from talweg.replication.state import PartitionState, Position
 
 __all__ = [

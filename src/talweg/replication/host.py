@@ -19,9 +19,10 @@ from talweg.errors import GroupNotFound, NoQuorum, TalwegError
 from talweg.raft import Configuration, FetchEntries, FetchSnapshot, Message, Settings
 from talweg.replication import wire
 from talweg.replication.group import Group
+from talweg.replication.job import Job
 from talweg.replication.link import Links
-from talweg.replication.replica import Job, Replica
-from talweg.replication.writer import Writer
+from talweg.replication.replica import Replica
+from talweg.replication.writer import WorkDone, Writer
 from talweg.storage import LogStores
 
 # What waits for a majority looks to Python's collector like much that is new, and it looks through all of it
@@ -262,12 +263,24 @@ class ReplicaHost:
         # The heartbeats of a thousand idle groups leave from here, without the ceremony of a Ready.
         raft = group.replica.raft
         if messages := raft.take_messages():
-            if not self._touched and not self._outgoing:
-                self._schedule()
-            for message in messages:
-                self._outgoing.setdefault(message.target, []).append((group.incarnation, message))
+            self._send_soon(group, messages)
         if raft.has_ready:
             self._touch(group)
+
+    def _after_job(self, group: Group) -> None:
+        # A follower has nothing left to do but to say that it is durable.
+        replica = group.replica
+        if replica.outbox and group.stopped is None:
+            messages, replica.outbox = replica.outbox, []
+            self._send_soon(group, messages)
+        if replica.wants_pump:
+            self._touch(group)
+
+    def _send_soon(self, group: Group, messages: list[Message]) -> None:
+        if not self._touched and not self._outgoing:
+            self._schedule()
+        for message in messages:
+            self._outgoing.setdefault(message.target, []).append((group.incarnation, message))
 
     def _touch(self, group: Group) -> None:
         if group.stopped is not None:
@@ -283,6 +296,7 @@ class ReplicaHost:
     def _pump(self) -> None:
         touched, self._touched = self._touched, {}
         outgoing, self._outgoing = self._outgoing, {}
+        jobs: list[tuple[Job, WorkDone]] = []
         for incarnation, group in touched.items():
             replica = group.replica
             if not self._guarded(group, replica.pump):
@@ -293,13 +307,15 @@ class ReplicaHost:
                     outgoing.setdefault(message.target, []).append((incarnation, message))
             if (job := replica.take_job()) is not None:
                 group.disk_busy = True
-                self._submit(group, job)
+                jobs.append((job, self._done(group, job)))
             for fetch in replica.take_fetches():
                 self._fetch(group, fetch)
         for peer, pairs in outgoing.items():
             self._links.send(peer, wire.packets(pairs))
+        if jobs:
+            self._writer.submit(jobs)
 
-    def _submit(self, group: Group, job: Job) -> None:
+    def _done(self, group: Group, job: Job) -> WorkDone:
         def done(error: TalwegError | None) -> None:  # in a writer's thread
             wake = not self._finished
             self._finished.append((group, job, error))
@@ -307,7 +323,7 @@ class ReplicaHost:
                 assert self._loop is not None
                 self._loop.call_soon_threadsafe(self._jobs_finished)
 
-        self._writer.submit(job, done)
+        return done
 
     def _jobs_finished(self) -> None:
         assert self._loop is not None
@@ -315,14 +331,16 @@ class ReplicaHost:
             group, job, error = self._finished.popleft()
             if error is None:
                 group.disk_went_idle()
-                self._tell(group, group.replica.job_done, job)
+                if self._guarded(group, group.replica.job_done, job):
+                    self._after_job(group)
             elif group.stopped is not None:
                 group.disk_went_idle()
             else:
                 if not group.replica.raft.disk_failed:
                     _log.error("group %s: the disk refuses: %s; trying again", group.name, error)
                 self._tell(group, group.replica.job_failed, job, error)
-                self._loop.call_later(self.settings.disk_retry_seconds, self._submit, group, job)
+                again = [(job, self._done(group, job))]
+                self._loop.call_later(self.settings.disk_retry_seconds, self._writer.submit, again)
 
     def _fetch(self, group: Group, fetch: FetchEntries | FetchSnapshot) -> None:
         async def read() -> None:

@@ -30,6 +30,7 @@ from talweg.raft import (
     configuration_at,
 )
 from talweg.records import Kind, peek
+from talweg.replication.job import Job
 from talweg.replication.proposals import Done, Proposals
 from talweg.replication.retention import Hold, Needed
 from talweg.replication.staging import Item, staged_frame
@@ -38,45 +39,6 @@ from talweg.storage import LogStore, Write, head_to_drop
 from talweg.storage.frames import LAST_BARE_KIND
 
 _APPLY_CHUNK_BYTES = 4 << 20  # read at once when entries to apply are no longer at hand
-
-_SMALL_BYTES_MAX = 64 << 10
-
-
-class Job(msgspec.Struct):
-    """Work for the disk. Runs outside the event loop; may be run again after a failure."""
-
-    store: LogStore
-    number: int  # of the last Ready in it
-    writes: deque[Write]
-    messages_after: list[Message]
-    snapshot: Snapshot | None = None
-    drop_head: int | None = None
-    is_follower: bool = False
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it is little to write, and nothing else: then it is best done together with others."""
-        if self.snapshot is not None or self.drop_head is not None:
-            return False
-        entries_bytes = sum(len(entry.payload) for write in self.writes for entry in write.entries)
-        return entries_bytes <= _SMALL_BYTES_MAX
-
-    def write(self) -> None:
-        """Everything but the sync. What succeeded is not done again."""
-        while self.writes:
-            self.store.write(self.writes[0])
-            self.writes.popleft()
-
-    def finish(self) -> None:
-        """Durable, then the housekeeping that must not overtake it."""
-        self.store.sync()
-        if self.is_follower:
-            # Readers ask the leader. What lies in memory here would only be in the way of what they ask for.
-            self.store.uncache()
-        if self.snapshot is not None:
-            self.store.save_snapshot(self.snapshot)
-        if self.drop_head is not None:
-            self.store.drop_head(self.drop_head)
 
 
 class Replica:
@@ -211,6 +173,18 @@ class Replica:
         if self.raft.applied_index < self.raft.commit_index:
             self._apply()  # what could not be read from the disk then, perhaps can now
         self._proposals.fail_unless_leading()
+
+    @property
+    def wants_pump(self) -> bool:
+        """Whether `pump` or `take_job` would have anything to do, as far as the core and the disk go."""
+        raft = self.raft
+        return bool(
+            self._queued
+            or self._snapshot_wanted is not None
+            or self._drop_wanted is not None
+            or raft.applied_index < raft.commit_index
+            or raft.has_ready
+        )
 
     def take_job(self) -> Job | None:
         """Everything for the disk since the last job, which must be over. Runs as `write`, `finish`."""

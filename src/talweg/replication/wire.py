@@ -103,20 +103,20 @@ def _message_parts(group: int, message: Message) -> list[bytes]:
     number, fields = _FIELDS[type(message)]
     head = _HEAD.pack(number, group, message.term)
     tail: list[bytes] = []
-    match message:
-        case RequestVote():
-            flags = message.pre | message.transfer << 1
-            own = fields.pack(message.last_index, message.last_term, flags)
-        case VoteReply():
-            own = fields.pack(message.granted | message.pre << 1)
+    match message:  # those that are many first
+        case AppendReply():
+            flags = message.rejected | message.recovering << 1
+            own = fields.pack(message.index, message.hint_index, message.hint_term, message.life, flags)
         case Append():
             own = fields.pack(
                 message.prev_index, message.prev_term, message.commit, message.recovery_index, message.life
             )
             tail = frames_of(message.entries)
-        case AppendReply():
-            flags = message.rejected | message.recovering << 1
-            own = fields.pack(message.index, message.hint_index, message.hint_term, message.life, flags)
+        case RequestVote():
+            flags = message.pre | message.transfer << 1
+            own = fields.pack(message.last_index, message.last_term, flags)
+        case VoteReply():
+            own = fields.pack(message.granted | message.pre << 1)
         case InstallSnapshot(snapshot=snapshot):
             configuration = snapshot.configuration.to_bytes()
             own = fields.pack(snapshot.index, snapshot.term, len(configuration))

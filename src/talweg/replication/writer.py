@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -39,7 +39,6 @@ class Work(Protocol):
 
 
 WorkDone = Callable[[TalwegError | None], None]  # called from a writer's thread
-_Small = tuple[Work, WorkDone]
 
 
 class Writer:
@@ -47,7 +46,7 @@ class Writer:
 
     def __init__(self, stores: LogStores, threads: int = 4) -> None:
         self._stores = stores
-        self._small: queue.SimpleQueue[_Small | None] = queue.SimpleQueue()
+        self._small: queue.SimpleQueue[Sequence[tuple[Work, WorkDone]] | None] = queue.SimpleQueue()
         self._other: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._is_checkpointing = False
         self._threads = [
@@ -57,12 +56,16 @@ class Writer:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, work: Work, done: WorkDone) -> None:
-        """Carry it out soon; `done` is told how it went."""
-        if work.is_small:
-            self._small.put((work, done))
-        else:
-            self._other.put(partial(_carry_out, work, done))
+    def submit(self, works: Sequence[tuple[Work, WorkDone]]) -> None:
+        """Carry them out soon; each `WorkDone` is told how its own went."""
+        small: list[tuple[Work, WorkDone]] = []
+        for work, done in works:
+            if work.is_small:
+                small.append((work, done))
+            else:
+                self._other.put(partial(_carry_out, work, done))
+        if small:
+            self._small.put(small)  # at once: to wake a thread costs more than most of what it has to do
 
     def close(self) -> None:
         """Finish what was submitted and stop."""
@@ -79,19 +82,19 @@ class Writer:
 
     def _run_small(self) -> None:
         while (first := self._small.get()) is not None:
-            together = [first]
+            together = list(first)
             while not self._small.empty():
-                if (item := self._small.get()) is None:
+                if (more := self._small.get()) is None:
                     self._small.put(None)  # for the next turn
                     break
-                together.append(item)
+                together += more
             self._write_together(together)
             if self._stores.checkpoint_due and not self._is_checkpointing:
                 self._is_checkpointing = True
                 self._other.put(self._checkpoint)
 
-    def _write_together(self, together: list[_Small]) -> None:
-        written: list[_Small] = []
+    def _write_together(self, together: Sequence[tuple[Work, WorkDone]]) -> None:
+        written: list[tuple[Work, WorkDone]] = []
         for work, done in together:
             if (error := _error_of(work.write)) is None:
                 written.append((work, done))

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from random import Random
 
 from talweg.raft import Configuration, Message, Settings
-from talweg.replication.replica import Job, Replica
+from talweg.replication.job import Job
+from talweg.replication.replica import Replica
 from talweg.storage import LogStores
 from talweg.storage.segments import SegmentStores
 from talweg.testing.disk import SimulatedFiles

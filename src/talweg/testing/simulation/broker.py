@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from talweg.errors import DamagedLog, TalwegError
 from talweg.raft import Configuration, FetchEntries, FetchSnapshot, Message, Role
-from talweg.replication.replica import Job, Replica
+from talweg.replication.job import Job
+from talweg.replication.replica import Replica
 from talweg.storage import Write
 from talweg.testing.disk import PowerCut
 from talweg.testing.node import GROUP, SimulatedNode

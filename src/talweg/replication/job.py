@@ -1,0 +1,51 @@
+"""One driver's work for the disk, done outside the event loop."""
+
+from collections import deque
+
+import msgspec
+
+from talweg.raft import Message, Snapshot
+from talweg.storage import LogStore, Write
+
+_SMALL_BYTES_MAX = 64 << 10
+
+
+class Job(msgspec.Struct):
+    """Work for the disk. Runs outside the event loop; may be run again after a failure."""
+
+    store: LogStore
+    number: int  # of the last Ready in it
+    writes: deque[Write]
+    messages_after: list[Message]
+    snapshot: Snapshot | None = None
+    drop_head: int | None = None
+    is_follower: bool = False
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it only adds a little to the log: then it is best done together with others."""
+        if self.snapshot is not None or self.drop_head is not None:
+            return False
+        entries_bytes = 0
+        for write in self.writes:
+            if write.snapshot is not None or write.truncate_from is not None:
+                return False
+            entries_bytes += sum([len(entry.payload) for entry in write.entries])
+        return entries_bytes <= _SMALL_BYTES_MAX
+
+    def write(self) -> None:
+        """Everything but the sync. What succeeded is not done again."""
+        while self.writes:
+            self.store.write(self.writes[0])
+            self.writes.popleft()
+
+    def finish(self) -> None:
+        """Durable, then the housekeeping that must not overtake it."""
+        self.store.sync()
+        if self.is_follower:
+            # Readers ask the leader. What lies in memory here would only be in the way of what they ask for.
+            self.store.uncache()
+        if self.snapshot is not None:
+            self.store.save_snapshot(self.snapshot)
+        if self.drop_head is not None:
+            self.store.drop_head(self.drop_head)
