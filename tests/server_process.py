@@ -129,6 +129,16 @@ class Server:
         self.process = self._popen(self.command(), self.log)
         self._wait_until_it_answers()
 
+    def check(self) -> None:
+        """Raises ServerError if it has ended by itself, with its last words. It is started again, so that
+        whoever asks next finds it running."""
+        if self.process is None or self.process.poll() is None:
+            return
+        status, self.process = self.process.returncode, None
+        words = last_lines(self.log, 60)
+        self.start()
+        raise ServerError(f"{self.package} has ended by itself, with {status}:\n{words}")
+
     def stop(self) -> None:
         """Ask it to end in good order, and wait. Down already is fine."""
         if self.process is None:

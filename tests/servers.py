@@ -296,6 +296,7 @@ def postgresql_url(postgresql_server: PostgresServer) -> str:
 @pytest.fixture
 def postgresql_database(postgresql_server: PostgresServer) -> Iterator[str]:
     """The URL of a new, empty PostgreSQL database."""
+    postgresql_server.check()
     name = postgresql_server.create_database()
     yield postgresql_server.database_url(name)
     postgresql_server.drop_database(name)
@@ -315,6 +316,7 @@ def mariadb_url(mariadb_server: MariadbServer) -> str:
 @pytest.fixture
 def mariadb_database(mariadb_server: MariadbServer) -> Iterator[str]:
     """The URL of a new, empty MariaDB database."""
+    mariadb_server.check()
     name = mariadb_server.create_database()
     yield mariadb_server.database_url(name)
     mariadb_server.drop_database(name)

@@ -54,6 +54,23 @@ def test_a_database_server_keeps_what_was_committed_through_a_kill(
         assert run(server.url, "SELECT number FROM kept") == [(7,)]
 
 
+@pytest.mark.parametrize("sort", [PostgresServer, MariadbServer])
+def test_a_database_server_that_ends_by_itself_is_missed_and_runs_again(
+    sort: Callable[[], PostgresServer | MariadbServer],
+) -> None:
+    with sort() as server:
+        name = server.create_database()
+        server.check()
+        os.kill(server.pid, signal.SIGKILL)
+        ended = server.process
+        assert ended is not None
+        ended.wait()
+        with pytest.raises(ServerError, match="ended by itself, with -9"):
+            server.check()
+        server.check()
+        assert run(server.database_url(name), "SELECT 1") == [(1,)]
+
+
 def test_a_redis_keeps_what_it_acknowledged_through_a_kill() -> None:
     with RedisServer() as server:
         assert server.ask("SET", "key", "value") == "OK"
