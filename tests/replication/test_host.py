@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from replication.hosts import QUICK, Hosts, batch, wait_until
-from talweg.errors import GroupNotFound, NotLeader, Overloaded, TalwegError
+from talweg.errors import DamagedLog, GroupNotFound, NotLeader, Overloaded, TalwegError
 from talweg.raft import Configuration, Heartbeat, Settings
 from talweg.records import Batch
 from talweg.replication import Appended, Group, Position, wire
@@ -322,6 +322,87 @@ async def _outcome(group: Group, value: bytes) -> object:
         return await append(group, value)
     except TalwegError as error:
         return error
+
+
+def damage(path: Path, share: float) -> None:
+    """Change a byte of a file, so far into it."""
+    (log,) = path.glob("*.log")
+    content = bytearray(log.read_bytes())
+    content[int(share * len(content))] ^= 1
+    log.write_bytes(content)
+
+
+@pytest.mark.parametrize("noticed_by", ["a reader", "a write"])
+def test_a_leader_whose_log_is_damaged_gives_way_and_recovers_from_the_others(
+    tmp_path: Path, noticed_by: str
+) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            for number in range(20):
+                await append(leader, b"%d" % number + bytes(100))
+            await hosts.wait_for_agreement()
+            broker = leader.replica.raft.replica
+            damage(tmp_path / str(broker) / "topic-0", 0.5)
+            if noticed_by == "a reader":
+                with pytest.raises(DamagedLog):
+                    values_on(leader)
+            else:
+                with pytest.raises(DamagedLog):
+                    leader.replica.store.read(1 + len(leader.replica.store.read(1, 1 << 20)), 1)
+                with pytest.raises(TalwegError):
+                    await append(leader, b"lost")
+            await wait_until(lambda: leader.replica.raft.recovering or not leader.leads)
+            with pytest.raises(TalwegError):
+                await append(leader, b"refused")
+            successor = await hosts.wait_for_leader()
+            await append(successor, b"more")
+            await wait_until(lambda: len(hosts.hosts[broker].groups) == 1)
+            await wait_until(lambda: not leader.replica.raft.recovering)
+            await hosts.wait_for_agreement()
+            assert values_on(leader) == values_on(successor)
+            assert len(values_on(leader)) == 21
+
+    run(test())
+
+
+def test_a_follower_whose_log_is_damaged_recovers_when_the_leader_goes(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            for number in range(20):
+                await append(leader, b"%d" % number + bytes(100))
+            await hosts.wait_for_agreement()
+            follower = next(group for group in hosts.groups().values() if not group.leads)
+            damage(tmp_path / str(follower.replica.raft.replica) / "topic-0", 0.3)
+            with pytest.raises(DamagedLog):
+                values_on(follower)
+            await append(leader, b"more")
+            await wait_until(lambda: follower.stopped is None and not follower.replica.raft.recovering)
+            await hosts.wait_for_agreement()
+            assert values_on(follower) == values_on(leader)
+
+    run(test())
+
+
+def test_a_group_that_stopped_can_still_be_deleted(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path, count=1) as hosts:
+            await hosts.open_group()
+            group = await hosts.wait_for_leader()
+            group.replica.pump = lambda: 1 / 0  # type: ignore[method-assign, assignment]
+            with pytest.raises(TalwegError):
+                await append(group, b"a")
+            host = hosts.hosts[1]
+            assert host.groups == []
+            await host.close_group(7, delete=True)
+            assert not (tmp_path / "1" / "topic-0").exists()
+            await host.open_group("topic-0", 8, Configuration.of([1]))
+            assert await append(await hosts.wait_for_leader(8), b"b") == Appended(0, 1)
+
+    run(test())
 
 
 def test_a_learner_is_fed_promoted_and_an_old_voter_removed(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from random import Random
+from threading import Thread
 
 import pytest
 
@@ -13,7 +15,8 @@ from storage.logs import LogMaker, contents, snapshot_at, write
 from talweg.errors import NewerFormat, StorageError
 from talweg.raft import Entry, HardState
 from talweg.storage import LogStore, Write
-from talweg.storage.journal import JOURNAL_NAMES, Append, Journal, JournalFull, read_journal
+from talweg.storage.journal import Journal, JournalFull
+from talweg.storage.journal_format import HEAD_BYTES, JOURNAL_NAMES, Append, read_journal
 from talweg.testing.disk import PowerCut, SimulatedFile, SimulatedFiles
 
 GROUPS = ("one", "two", "three")
@@ -91,6 +94,8 @@ def test_one_log_alone_needs_no_journal() -> None:
 
 def test_a_large_append_is_not_written_twice() -> None:
     logs = Logs()
+    logs.append()
+    logs.sync()
     logs.append("one", "two")
     logs.append("three", value_bytes=70_000)
     assert changes_of(logs.files, logs.sync).count("sync") == 2  # the journal's and its own
@@ -323,7 +328,7 @@ class Bare:
             self.files.sync_directory(path[0])
 
     def begin(self) -> None:
-        self.journal = Journal(self.files, 190, self.salts.__next__)
+        self.journal = Journal(self.files, 230, self.salts.__next__)
         self.journal.recover(lambda: pytest.fail("nothing is damaged"))
 
     def append(self, path: str, position: int, data: bytes) -> None:
@@ -350,7 +355,7 @@ def test_a_crash_while_recovering_does_not_bring_back_what_was_forgotten(turns: 
         file = bare.files.open("a/1")
         file.sync()
         bare.journal.forget("a")
-        assert set(bare.generations().values()) == {turns, turns + 1}, "it stands in the other file"
+        assert set(bare.generations().values()) == {turns + 1, turns + 2}, "it stands in the other file"
         file.truncate(0)
         file.sync()
         if more:
@@ -379,9 +384,8 @@ def test_what_is_forgotten_in_doubt_is_written_again_first() -> None:
     bare.append("a/1", 0, b"first")
     bare.files.fail_next("sync")
     file = bare.files.open("a/1")
-    with pytest.raises(OSError, match="error"):
+    with pytest.raises(OSError, match="error"), bare.journal.sync_of_segments("a/1"):
         file.sync()  # what the kernel had to write is dropped
-    bare.journal.doubt()
     file.sync()
     bare.journal.forget("a")
     bare.files.crash(Random(1))
@@ -396,7 +400,8 @@ def test_a_doubt_that_comes_during_a_checkpoint_outlives_it() -> None:
 
     def open_and_doubt(path: str, *, create: bool = True) -> SimulatedFile:
         bare.files.open = original  # type: ignore[method-assign]
-        bare.journal.doubt()
+        with suppress(OSError), bare.journal.sync_of_segments(path):
+            raise OSError
         return original(path, create=create)
 
     original = bare.files.open
@@ -408,6 +413,18 @@ def test_a_doubt_that_comes_during_a_checkpoint_outlives_it() -> None:
     bare.journal.checkpoint()
     assert not bare.journal.checkpoint_due
     bare.append("b/1", 100, b"b" * 100)
+
+
+def test_a_checkpoint_waits_for_whoever_may_yet_find_that_a_sync_has_failed() -> None:
+    bare = Bare()
+    bare.append("a/1", 0, b"a" * 100)
+    bare.append("b/1", 0, b"b" * 100)
+    with bare.journal.sync_of_segments("a/"):
+        bare.journal.checkpoint()
+        assert bare.journal.checkpoint_due
+    with bare.journal.sync_of_segments("b/1"):  # of which the full file says nothing
+        bare.journal.checkpoint()
+        assert not bare.journal.checkpoint_due
 
 
 def test_a_settling_that_fails_believes_nothing_the_next_time() -> None:
@@ -427,7 +444,8 @@ def test_a_checkpoint_syncs_what_its_turn_speaks_of_and_nothing_else() -> None:
     for turn in range(6):
         bare.append("b/1" if turn % 3 else "a/1", 100 * turn, b"x" * 100)
         if bare.journal.checkpoint_due:
-            assert changes_of(bare.files, bare.journal.checkpoint) == ["sync"]
+            # And a batch that says so.
+            assert changes_of(bare.files, bare.journal.checkpoint) == ["sync", "write", "sync"]
 
 
 # Failing disks
@@ -485,6 +503,110 @@ def test_when_a_segments_own_sync_fails_the_journal_writes_again_what_it_answers
     logs.check()
 
 
+@pytest.mark.parametrize("drops", [True, False])
+@pytest.mark.parametrize("doing", ["write", "sync"])
+@pytest.mark.parametrize("turn", range(3))
+def test_what_a_failed_append_may_have_left_is_never_replayed_over_what_came_later(
+    doing: str, drops: bool, turn: int
+) -> None:
+    for end in ("power cut", "kill", "close"):
+        for seed in range(SEEDS):
+            logs = Logs()
+            logs.files.failed_sync_drops = drops
+            for _ in range(40 * turn):
+                logs.append()
+                logs.sync()
+                if logs.stores.checkpoint_due:
+                    logs.stores.checkpoint()
+            kept = len(logs.entries["one"])
+            logs.append(count=2)
+            logs.files.fail_next(doing)
+            logs.sync()  # each by itself
+            logs.logs["one"].write(Write(truncate_from=kept + 1))
+            logs.logs["one"].sync()
+            logs.entries["one"] = logs.entries["one"][:kept]
+            logs.stores.delete("two")
+            again = logs.stores.open("two", 2)
+            other = LogMaker().batches(1, 30)
+            write(again, *other)
+            if end == "close":
+                logs.stores.close()
+            if end == "power cut":
+                logs.files.crash(Random(seed))
+            logs.files.restart()
+            stores = segment_stores(logs.files)
+            assert contents(stores.open("one", 1)) == logs.entries["one"]
+            assert contents(stores.open("two", 2)) == other
+            assert contents(stores.open("three", 1)) == logs.entries["three"]
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_what_follows_an_emptying_that_failed_half_way_is_not_lost(after: int) -> None:
+    for seed in range(SEEDS):
+        logs = Logs()
+        logs.files.failed_sync_drops = False
+        logs.append()
+        logs.sync()
+        logs.files.fail_next("write")
+        logs.files.fail_next("sync", after=after)
+        with suppress(StorageError):
+            logs.stores.delete("two")
+        logs.files.fail_no_more()
+        for _ in range(3):
+            logs.append("one", "three")
+            logs.sync("one", "three")
+        logs.files.crash(Random(seed))
+        stores = segment_stores(logs.files)
+        for group in ("one", "three"):
+            assert contents(stores.open(group, 1)) == logs.entries[group]
+
+
+@pytest.mark.parametrize("after", range(3))
+def test_a_log_whose_opening_failed_loses_nothing_that_the_journal_answers_for(after: int) -> None:
+    logs = Logs()
+    logs.append(count=2)
+    logs.sync()
+    logs.logs["one"].close()
+    logs.files.fail_next("sync", after=after)
+    with suppress(StorageError):
+        logs.stores.open("one", 1)
+    logs.files.fail_no_more()
+    logs.logs["one"] = logs.stores.open("one", 1)
+    for _ in range(100):  # over everything that the journal held until then
+        logs.append("two", "three")
+        logs.sync("two", "three")
+        if logs.stores.checkpoint_due:
+            logs.stores.checkpoint()
+    logs.crash(1)
+    logs.check()
+
+
+def test_one_log_that_cannot_be_closed_keeps_the_others_from_nothing() -> None:
+    logs = Logs()
+    for group in GROUPS:
+        logs.append(group)
+    logs.files.fail_next("sync")
+    with pytest.raises(StorageError):
+        logs.stores.close()
+    logs.files.crash(Random(1))
+    logs.open()
+    assert contents(logs.logs["two"]) == logs.entries["two"]
+    assert contents(logs.logs["three"]) == logs.entries["three"]
+
+
+def test_stores_and_a_store_can_be_closed_at_the_same_time() -> None:
+    for _ in range(20):
+        logs = Logs()
+        logs.append()
+        threads = [Thread(target=log.close, daemon=True) for log in logs.logs.values()]
+        threads.append(Thread(target=logs.stores.close, daemon=True))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
 # Damage
 
 
@@ -492,7 +614,7 @@ def flip_in_batch(logs: Logs, number: int, position: int) -> None:
     """Change a byte of one of the batches in the journal's first file, all of one size."""
     content = logs.files.content(JOURNAL_NAMES[0])
     (body_bytes,) = struct.unpack_from("<I", content, 28)
-    logs.files.flip(JOURNAL_NAMES[0], number * (32 + body_bytes) + position)
+    logs.files.flip(JOURNAL_NAMES[0], number * (HEAD_BYTES + body_bytes) + position)
 
 
 def in_three_batches() -> Logs:
@@ -501,6 +623,63 @@ def in_three_batches() -> Logs:
         logs.append()
         logs.sync()
     return logs
+
+
+def test_a_damaged_first_batch_is_noticed_like_any_other() -> None:
+    for position in (0, 5, 13, 21, 25, 29, 33, 41, 60):
+        logs = in_three_batches()
+        flip_in_batch(logs, 0, position)
+        logs.files.crash(Random(1))
+        logs.files.restart()
+        stores = segment_stores(logs.files)
+        for group in GROUPS:
+            hard_state = stores.open(group, 1).summary().hard_state
+            assert hard_state is not None
+            assert hard_state.recovering
+
+
+def full_and_begun() -> Logs:
+    """One of the journal's files is full, and there is a batch in the other."""
+    logs = Logs()
+    while not logs.stores.checkpoint_due:
+        logs.append()
+        logs.sync()
+    return logs
+
+
+@pytest.mark.parametrize("number", [0, 1, -1])
+def test_a_damaged_batch_in_the_file_that_is_full_is_noticed(number: int) -> None:
+    logs = full_and_begun()
+    content = logs.files.content(JOURNAL_NAMES[0])
+    (body_bytes,) = struct.unpack_from("<I", content, 28)
+    batches = len(content) // (HEAD_BYTES + body_bytes)
+    flip_in_batch(logs, number % batches, 60)
+    assert read_journal(logs.files).is_damaged
+
+
+def test_damage_in_a_file_that_nobody_needs_is_none() -> None:
+    logs = full_and_begun()
+    logs.stores.checkpoint()
+    flip_in_batch(logs, 1, 60)
+    assert not read_journal(logs.files).is_damaged
+    logs.crash(1)
+    logs.check()
+
+
+def test_the_first_batch_of_a_turn_may_be_torn_over_what_nobody_needs() -> None:
+    for kept in range(0, 400, 13):  # bytes of the new batch that reach the disk
+        logs = full_and_begun()
+        logs.stores.checkpoint()
+        before = logs.files.content(JOURNAL_NAMES[0])
+        while logs.files.content(JOURNAL_NAMES[0]) == before:
+            logs.append()
+            logs.sync()
+        new = logs.files.content(JOURNAL_NAMES[0])
+        logs.files.put(JOURNAL_NAMES[0], new[:kept] + before[kept:])
+        assert not read_journal(logs.files).is_damaged
+        # From the end on, too: sectors are written in any order.
+        logs.files.put(JOURNAL_NAMES[0], before[:kept] + new[kept : kept + 13] + before[kept + 13 :])
+        assert not read_journal(logs.files).is_damaged
 
 
 def test_the_last_batch_may_be_torn() -> None:
@@ -562,12 +741,12 @@ def test_a_message_that_looks_like_a_batch_is_none() -> None:
 
 
 def test_a_journal_of_a_later_format_is_refused() -> None:
-    from talweg.storage import journal
+    from talweg.storage import journal_format
 
     logs = Logs()
     logs.append()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal, "FORMAT_VERSION", 2)
+        patch.setattr(journal_format, "FORMAT_VERSION", 2)
         logs.sync()
     with pytest.raises(NewerFormat, match="journal-0 has format 2"):
         logs.open()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from storage.conftest import GROUP, segment_stores
 from storage.logs import EVERYTHING, LogMaker, snapshot_at, values
@@ -62,6 +62,10 @@ class LogHistory(RuleBasedStateMachine):
         self.model = Model()
         self.since_sync = [self.model]  # what a crash may go back to
         self.sync_failed = False
+
+    @initialize(drops=st.booleans())
+    def choose(self, drops: bool) -> None:
+        self.files.failed_sync_drops = drops
 
     def open(self) -> None:
         self.stores = segment_stores(self.files, journal_least=1)

@@ -14,10 +14,16 @@ class Group:
     """Calls belong to the event loop's thread. Every wait ends: with an answer or with an error."""
 
     def __init__(
-        self, name: str, incarnation: int, replica: Replica, touch: Callable[["Group"], None]
+        self,
+        name: str,
+        incarnation: int,
+        founders: Configuration,
+        replica: Replica,
+        touch: Callable[["Group"], None],
     ) -> None:
         self.name = name
         self.incarnation = incarnation
+        self.founders = founders  # the configuration that the log begins with
         self.replica = replica
         self.disk_busy = False  # a job is with the writer
         self.stopped: TalwegError | None = None  # why, once it is
@@ -30,7 +36,7 @@ class Group:
     @property
     def leads(self) -> bool:
         """Whether this broker leads the group, as far as it knows."""
-        return self.replica.raft.role is Role.LEADER
+        return self.replica.raft.role is Role.LEADER and self.stopped is None
 
     @property
     def leader(self) -> int | None:
@@ -162,6 +168,12 @@ class Group:
         self.wake_all()
         for task in self._tasks:
             task.cancel()
+
+    def go_on(self, replica: Replica) -> None:
+        """After a stop: with another replica of the same log."""
+        self.replica = replica
+        replica.on_applied = self._wake_readers
+        self.stopped = None
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """Remember a task until it is over."""

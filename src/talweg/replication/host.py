@@ -15,7 +15,7 @@ from random import Random
 
 import msgspec
 
-from talweg.errors import GroupNotFound, NoQuorum, TalwegError
+from talweg.errors import DamagedLog, GroupNotFound, NoQuorum, NotLeader, TalwegError
 from talweg.raft import Configuration, FetchEntries, FetchSnapshot, Message, Settings
 from talweg.replication import wire
 from talweg.replication.group import Group
@@ -23,7 +23,7 @@ from talweg.replication.job import Job
 from talweg.replication.link import Links
 from talweg.replication.replica import Replica
 from talweg.replication.writer import WorkDone, Writer
-from talweg.storage import LogStores
+from talweg.storage import LogStore, LogStores
 
 # What waits for a majority looks to Python's collector like much that is new, and it looks through all of it
 # over and over; hardly any of it is ever part of a cycle. (Objects made, and younger generations, before the
@@ -62,11 +62,16 @@ class ReplicaHost:
         self._stores = stores
         self._random = random or Random()  # noqa: S311 - it spreads elections, it keeps no secret
         self._groups: dict[int, Group] = {}  # by incarnation
+        self._stopped: dict[
+            int, Group
+        ] = {}  # those that cannot go on, or not yet: see _broke and _begin_again
+        self._beginning_again: set[asyncio.Task[None]] = set()
         self._links = Links(broker, self._packet_arrived, self._link_changed)
         self._writer = Writer(stores, self.settings.writer_threads)
         self._touched: dict[int, Group] = {}  # to be pumped at the end of this turn, in order
         self._outgoing: dict[int, list[tuple[int, Message]]] = {}  # by peer: leaves with that
         self._finished: deque[tuple[Group, Job, TalwegError | None]] = deque()  # filled by writer threads
+        self._finished_is_known = False  # to the event loop, which will look
         self._ticking: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -110,9 +115,19 @@ class ReplicaHost:
     ) -> Group:
         """Carry a replica of a group. `join` says that the group exists elsewhere already."""
         assert incarnation not in self._groups, f"group {incarnation} is open"
-        election_ticks = self.settings.raft.election_ticks
         store = await asyncio.to_thread(self._stores.open, name, incarnation)
-        replica = await asyncio.to_thread(
+        replica = await self._open_replica(store, configuration, join=join)
+        group = Group(name, incarnation, configuration, replica, self._touch)
+        self._watch(group)
+        self._groups[incarnation] = group
+        if configuration.members == (self.broker,):
+            replica.raft.campaign()  # nobody to wait for
+            self._touch(group)
+        return group
+
+    async def _open_replica(self, store: LogStore, configuration: Configuration, *, join: bool) -> Replica:
+        election_ticks = self.settings.raft.election_ticks
+        return await asyncio.to_thread(
             Replica,
             self.broker,
             store,
@@ -123,24 +138,19 @@ class ReplicaHost:
             join=join,
             life=self._random.getrandbits(63),
         )
-        group = Group(name, incarnation, replica, self._touch)
-        self._groups[incarnation] = group
-        if configuration.members == (self.broker,):
-            replica.raft.campaign()  # nobody to wait for
-            self._touch(group)
-        return group
 
     async def close_group(self, incarnation: int, *, delete: bool = False) -> None:
         """Stop carrying a group; with `delete` its log goes too."""
-        group = self._groups.pop(incarnation, None)
+        group = self._groups.pop(incarnation, None) or self._stopped.pop(incarnation, None)
         if group is None:
             return
         self._touched.pop(incarnation, None)
         group.stop(GroupNotFound(f"group {group.name} is no longer on broker {self.broker}"))
         await group.wait_until_idle()
-        await asyncio.to_thread(group.replica.store.close)
-        if delete:
+        if delete:  # what cannot be made durable any more need not be
             await asyncio.to_thread(self._stores.delete, group.name)
+        else:
+            await asyncio.to_thread(group.replica.store.close)
 
     async def hand_over_leadership(self, timeout_seconds: float = 2.0) -> None:
         """Give every group that this broker leads to another voter, and see it lead. What does not work in
@@ -162,10 +172,17 @@ class ReplicaHost:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
         await self._links.close()
-        for incarnation in list(self._groups):
-            await self.close_group(incarnation)
+        for task in self._beginning_again:
+            task.cancel()
+        await asyncio.gather(*self._beginning_again, return_exceptions=True)
+        open_here = [*self._groups, *self._stopped]
+        closed = await asyncio.gather(*map(self.close_group, open_here), return_exceptions=True)
+        # Whatever went wrong with one: the others, the threads and the directory are let go of all the same.
         await asyncio.to_thread(self._writer.close)
         await asyncio.to_thread(self._stores.close)
+        for failure in closed:
+            if isinstance(failure, BaseException):
+                raise failure
 
     # What happens
 
@@ -244,6 +261,9 @@ class ReplicaHost:
     def _guarded(self, group: Group, action: Callable[..., None], *arguments: object) -> bool:
         try:
             action(*arguments)
+        except DamagedLog as error:
+            self._begin_again(group, error)
+            return False
         except Exception:  # noqa: BLE001 - see _broke
             self._broke(group)
             return False
@@ -253,9 +273,51 @@ class ReplicaHost:
         # One group that meets a bug of ours must not take the others with it. It stops and says so: the
         # exception is logged with its trace, and whoever waits is told.
         _log.exception("group %s stops on broker %d", group.name, self.broker)
-        self._groups.pop(group.incarnation, None)
+        self._stop(group, NoQuorum(f"group {group.name} has stopped on broker {self.broker}; see its log"))
+
+    def _stop(self, group: Group, error: TalwegError) -> None:
+        if self._groups.pop(group.incarnation, None) is not None:
+            self._stopped[group.incarnation] = group
         self._touched.pop(group.incarnation, None)
-        group.stop(NoQuorum(f"group {group.name} has stopped on broker {self.broker}; see its log"))
+        group.stop(error)
+
+    # Damage
+
+    def _watch(self, group: Group) -> None:
+        """Have ourselves told of damage that somebody meets who reads the log, in whatever thread."""
+        loop = asyncio.get_running_loop()
+
+        def tell(error: DamagedLog) -> None:
+            loop.call_soon_threadsafe(self._begin_again, group, error)
+
+        group.replica.on_damage = tell
+
+    def _begin_again(self, group: Group, error: DamagedLog) -> None:
+        # What is on the disk is not what was written. The replica gives up what it cannot trust, leads and
+        # votes no more, and fetches from its peers what it has lost.
+        if self._groups.get(group.incarnation) is not group:
+            return  # it is being done already, or the group is closed
+        _log.error("group %s recovers on broker %d: %s", group.name, self.broker, error)
+        self._stop(group, NotLeader(f"group {group.name} recovers on broker {self.broker}", None))
+        assert self._loop is not None
+        task = self._loop.create_task(self._open_again(group))
+        self._beginning_again.add(task)
+        task.add_done_callback(self._beginning_again.discard)
+
+    async def _open_again(self, group: Group) -> None:
+        await group.wait_until_idle()
+        while self._stopped.get(group.incarnation) is group:
+            try:
+                replica = await self._open_replica(group.replica.store, group.founders, join=False)
+            except TalwegError as error:
+                _log.error("group %s cannot be opened again yet: %s", group.name, error)
+                await asyncio.sleep(self.settings.disk_retry_seconds)
+                continue
+            if self._stopped.pop(group.incarnation, None) is group:
+                group.go_on(replica)
+                self._watch(group)
+                self._groups[group.incarnation] = group
+                self._touch(group)
 
     # What is to be done
 
@@ -310,16 +372,16 @@ class ReplicaHost:
                 jobs.append((job, self._done(group, job)))
             for fetch in replica.take_fetches():
                 self._fetch(group, fetch)
-        for peer, pairs in outgoing.items():
-            self._links.send(peer, wire.packets(pairs))
         if jobs:
             self._writer.submit(jobs)
+        for peer, pairs in outgoing.items():
+            self._links.send(peer, wire.packets(pairs))
 
     def _done(self, group: Group, job: Job) -> WorkDone:
         def done(error: TalwegError | None) -> None:  # in a writer's thread
-            wake = not self._finished
             self._finished.append((group, job, error))
-            if wake:
+            if not self._finished_is_known:
+                self._finished_is_known = True
                 assert self._loop is not None
                 self._loop.call_soon_threadsafe(self._jobs_finished)
 
@@ -327,6 +389,7 @@ class ReplicaHost:
 
     def _jobs_finished(self) -> None:
         assert self._loop is not None
+        self._finished_is_known = False  # first: whoever comes from here on says so again
         while self._finished:
             group, job, error = self._finished.popleft()
             if error is None:
@@ -335,6 +398,9 @@ class ReplicaHost:
                     self._after_job(group)
             elif group.stopped is not None:
                 group.disk_went_idle()
+            elif isinstance(error, DamagedLog):
+                group.disk_went_idle()
+                self._begin_again(group, error)
             else:
                 if not group.replica.raft.disk_failed:
                     _log.error("group %s: the disk refuses: %s; trying again", group.name, error)

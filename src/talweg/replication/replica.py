@@ -6,7 +6,8 @@ simulation with virtual time. Call `pump` after anything that happened.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -62,6 +63,8 @@ class Replica:
         self.store = store
         self.outbox: list[Message] = []
         self.on_applied: Callable[[], None] = _nothing  # told after entries were applied
+        # Told, in whatever thread, of damage that whoever reads the log has met.
+        self.on_damage: Callable[[DamagedLog], None] = _nothing_about
         self.state = PartitionState()  # as of applied_index
         hard_state = _sound_hard_state(store, join=join)
         summary = store.summary()
@@ -234,9 +237,10 @@ class Replica:
     def fetch(self, fetch: FetchEntries | FetchSnapshot) -> list[Entry] | Snapshot | None:
         """Read what a slow follower needs. Whatever cannot be read is asked for again later."""
         try:
-            if isinstance(fetch, FetchSnapshot):
-                return self.store.snapshot(self.raft.log.start_index)
-            return self.store.read(fetch.first_index, fetch.bytes_max)
+            with self._looking_for_damage():
+                if isinstance(fetch, FetchSnapshot):
+                    return self.store.snapshot(self.raft.log.start_index)
+                return self.store.read(fetch.first_index, fetch.bytes_max)
         except TalwegError:
             return None
 
@@ -260,8 +264,9 @@ class Replica:
     def read_frames(self, offset: int, bytes_max: int) -> list[bytes]:
         """Committed record batches from the one that holds `offset` on. May be called from any thread."""
         applied_index = self.raft.applied_index
-        # Not beyond what is stable: there the disk may still hold what another leader has overwritten.
-        frames = self.store.read_frames(offset, bytes_max, min(applied_index, self.raft.stable_index))
+        with self._looking_for_damage():
+            # Not beyond what is stable: there the disk may still hold what another leader has overwritten.
+            frames = self.store.read_frames(offset, bytes_max, min(applied_index, self.raft.stable_index))
         # A majority may have on disk what our own has yet to be given: it is committed, and at hand.
         return frames or self._frames_at_hand(offset, applied_index)
 
@@ -296,8 +301,17 @@ class Replica:
             if at_hand and at_hand[0].index == first_index:
                 return [entry.payload for entry in at_hand]
             stable_index = last_index  # it was given to the disk this moment
-        entries = self.store.read(first_index, _APPLY_CHUNK_BYTES, min(last_index, stable_index))
+        with self._looking_for_damage():
+            entries = self.store.read(first_index, _APPLY_CHUNK_BYTES, min(last_index, stable_index))
         return [entry.payload for entry in entries]
+
+    @contextmanager
+    def _looking_for_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except DamagedLog as error:
+            self.on_damage(error)
+            raise
 
     def fail_all(self, error: TalwegError) -> None:
         """Tell everyone who waits for anything that it will not come."""
@@ -382,6 +396,10 @@ class Replica:
 
 def _nothing() -> None:
     """For whoever does not want to be told."""
+
+
+def _nothing_about(error: DamagedLog) -> None:
+    """Nor what of."""
 
 
 def _newest_promises(messages: list[Message]) -> list[Message]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from talweg.errors import TalwegError
+from talweg.errors import StorageError, TalwegError
 from talweg.raft import Configuration, Entry, HardState, Snapshot
 
 
@@ -187,6 +187,8 @@ def sync_error(store: LogStore) -> TalwegError | None:
         store.sync()
     except TalwegError as error:
         return error
+    except Exception as error:  # noqa: BLE001 - a bug that one log meets must not fail the others
+        return StorageError(f"unexpected: {type(error).__name__}: {error}")
     return None
 
 

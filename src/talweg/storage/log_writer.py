@@ -17,7 +17,8 @@ from talweg.storage.contents import Contents
 from talweg.storage.contract import Damage
 from talweg.storage.handles import Handles
 from talweg.storage.index_cache import IndexCache
-from talweg.storage.journal import Append, Journal
+from talweg.storage.journal import Journal
+from talweg.storage.journal_format import Append
 from talweg.storage.loading import Kept, load, view_of
 from talweg.storage.meta_file import Meta, Replacement, write_meta
 from talweg.storage.reading import LogReader
@@ -86,13 +87,15 @@ class LogWriter:
     def _load(self) -> None:
         self._let_go(self.view.segments)
         in_doubt, self.is_stale = self.is_stale, True  # until it has gone well
-        loaded = load(
-            self._handles,
-            self._reader,
-            self.directory,
-            self._settings.index_interval_bytes,
-            in_doubt=in_doubt,
-        )
+        self._journal.be_certain()
+        with self._journal.sync_of_segments(f"{self.directory}/"):
+            loaded = load(
+                self._handles,
+                self._reader,
+                self.directory,
+                self._settings.index_interval_bytes,
+                in_doubt=in_doubt,
+            )
         self.view, self.meta, self.kept = loaded.view, loaded.meta, loaded.kept
         self.torn_bytes = loaded.torn_bytes
         self._leftovers.clear()
@@ -199,11 +202,12 @@ class LogWriter:
     def _sync(self, tail: Tail | None, *, in_place: bool = False) -> None:
         if tail is None:
             return
-        try:
-            tail.sync_in_place() if in_place else tail.sync()
-        except OSError:
-            self._journal.doubt()
-            raise
+        sync = tail.sync_in_place if in_place else tail.sync
+        if not tail.is_journaled:
+            sync()
+            return
+        with self._journal.sync_of_segments(tail.segment.log.path):
+            sync()
 
     def _leave_journal(self) -> None:
         # A crash must not bring back what is cut, replaced or removed from here on.

@@ -10,7 +10,7 @@ from talweg.storage.checked_file import write_all
 from talweg.storage.contents import Contents, Mark
 from talweg.storage.files import File
 from talweg.storage.handles import Handles
-from talweg.storage.journal import Append
+from talweg.storage.journal_format import Append
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -73,7 +73,7 @@ class Tail:
         self._overhang = is_new
         self._file: File | None = None  # kept open while there is something to sync
         self._uncached_bytes = self._durable_bytes  # from here on it may be in the page cache
-        self._is_journaled = False  # the journal answers for some of what is durable, not the file
+        self.is_journaled = False  # the journal answers for some of what is durable, not the file
 
     @property
     def contents(self) -> Contents:
@@ -132,12 +132,12 @@ class Tail:
         except OSError:
             self._in_doubt = True
             raise
-        self._is_journaled = False
+        self.is_journaled = False
         self._settle()
 
     def sync_in_place(self) -> None:
         """The same, so that the file needs no journal. Raises OSError."""
-        if self._is_journaled and self._file is None:
+        if self.is_journaled and self._file is None:
             self._file = self.segment.log.acquire()
         self.sync()
 
@@ -149,7 +149,7 @@ class Tail:
 
     def journaled(self) -> None:
         """The journal has all that was written since the last sync. It answers for it from now on."""
-        self._is_journaled = True
+        self.is_journaled = True
         self._settle()
 
     def uncache(self) -> None:

@@ -15,7 +15,7 @@ from talweg.raft import Entry, HardState, Snapshot
 from talweg.storage.checked_file import storage_error
 from talweg.storage.contract import Damage, LogStore, LogSummary, SnapshotMark, Write
 from talweg.storage.handles import FileGone
-from talweg.storage.journal import Append
+from talweg.storage.journal_format import Append
 from talweg.storage.log_writer import LogWriter, Shared
 from talweg.storage.reading import LogReader
 from talweg.storage.scan import UnsoundEntry
@@ -225,21 +225,22 @@ class SegmentStore(LogStore):
 
     def close(self) -> None:
         """Sync and let go. Closing twice is harmless."""
-        with self._writer:
-            if self._closed:
-                return
-            try:
-                self.sync()
-            finally:
-                self.discard()
+        try:
+            with self._writer:
+                if not self._closed:
+                    self.sync()
+        finally:
+            self.discard()
 
     def discard(self) -> None:
         """Let go without a sync: what was not synced may be lost."""
         with self._writer:
-            if not self._closed:
-                self._closed = True
-                self._log.close()
-                self._on_close()
+            if self._closed:
+                return
+            self._closed = True
+            self._log.close()
+        # Without the lock: who is told has one of its own, and may hold it while it waits for ours.
+        self._on_close()
 
     def _change(self, doing: str, change: Callable[[], Result]) -> Result:
         with self._writer:

@@ -23,7 +23,8 @@ from talweg.storage.contract import LogStore, LogStores, sync_error
 from talweg.storage.files import Files
 from talweg.storage.handles import Handles
 from talweg.storage.index_cache import IndexCache
-from talweg.storage.journal import Append, Journal, JournalFull
+from talweg.storage.journal import Journal, JournalFull
+from talweg.storage.journal_format import Append
 from talweg.storage.log_writer import SegmentSettings, Shared
 from talweg.storage.meta_file import META_NAME, Meta, create_meta, read_meta
 from talweg.storage.recovery import TEMPORARY_SUFFIX
@@ -177,15 +178,22 @@ class SegmentStores(LogStores):
     def close(self) -> None:
         """Close every store that is open."""
         with self._lock:
+            stores = list(self._open.values())
+        failures: list[TalwegError] = []
+        for store in stores:
             try:
-                for store in list(self._open.values()):
-                    store.close()
-                self._journal.close()
-            except OSError as error:
-                raise storage_error(error, "emptying the journal") from error
-            finally:
-                self._journal.let_go()
-                self._files.unlock()
+                store.close()
+            except TalwegError as error:
+                failures.append(error)  # the others are closed all the same
+        try:
+            self._journal.close()
+        except OSError as error:
+            failures.append(storage_error(error, "emptying the journal"))
+        finally:
+            self._journal.let_go()
+            self._files.unlock()
+        if failures:
+            raise failures[0]
 
     def _forget(self, group: str) -> None:
         with self._lock:

@@ -180,7 +180,8 @@ class SimulatedFile:
         try:
             self._files.acting("sync")
         except OSError:
-            inode.changes.clear()  # the pages are called clean, though they never reached the disk
+            if self._files.failed_sync_drops:
+                inode.changes.clear()  # the pages are called clean, though they never reached the disk
             raise
         for change in inode.changes:
             _apply(inode.durable, change)
@@ -210,6 +211,7 @@ class SimulatedFiles:
         self.reads = 0  # calls of read_at so far
         self.read_bytes = 0  # given by them
         self.open_count = 0  # descriptors
+        self.failed_sync_drops = True  # what it was to make durable; else the next one may
         self.boot = 0  # grows with each crash
         self._root = _Directory()
         self._power_left: int | None = None  # changes until the power is cut

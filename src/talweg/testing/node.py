@@ -89,6 +89,11 @@ class SimulatedNode:
         self.replica = self._stores = None
         self.files.crash(self._random)
 
+    def kill(self) -> None:
+        """kill -9 alone: memory is gone, and the machine still has all that it was given."""
+        self.replica = self._stores = None
+        self.files.restart()
+
     def wipe(self) -> None:
         """A new, empty disk under the old name. Start it with `join`."""
         assert self.replica is None

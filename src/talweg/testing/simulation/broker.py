@@ -135,16 +135,16 @@ class Broker:
         self.paused, self._pump_due = False, False
         self._backlog.clear()
 
-    def crash(self) -> None:
-        """Kill -9 and power cut in one."""
+    def crash(self, *, power: bool = True) -> None:
+        """Kill -9 and power cut in one; without `power`, the machine goes on and loses nothing."""
         if not self.up:
             return
-        self._cluster.trace.note(f"b{self.number} crashes")
-        self._cluster.counts["crashes"] += 1
+        self._cluster.trace.note(f"b{self.number} {'crashes' if power else 'is killed'}")
+        self._cluster.counts["crashes" if power else "kills"] += 1
         if self.unsynced:
             self._cluster.counts["crashes with a job under way"] += 1
         self._end_life()
-        self.node.crash()
+        self.node.crash() if power else self.node.kill()
         self._cluster.connection_lost(self.number)
 
     def power_cut(self) -> None:

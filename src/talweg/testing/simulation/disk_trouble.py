@@ -3,6 +3,7 @@
 import errno
 import os
 from enum import Enum
+from random import Random
 
 from talweg.testing.disk import SimulatedFiles
 
@@ -27,6 +28,7 @@ class TroubledFiles(SimulatedFiles):
     def __init__(self) -> None:
         super().__init__()
         self._trouble: Trouble | None = None
+        self.has_forgotten = False  # a sync has failed since the last crash: not all that is read is durable
 
     @property
     def trouble(self) -> Trouble | None:
@@ -38,6 +40,11 @@ class TroubledFiles(SimulatedFiles):
         self._trouble = trouble
         self.space_bytes = 0 if trouble is Trouble.FULL else None
 
+    def crash(self, random: Random) -> None:
+        """What is left is durable."""
+        super().crash(random)
+        self.has_forgotten = False
+
     def keep_power(self) -> None:
         """A power cut that was announced does not happen."""
         self._power_left = None
@@ -46,4 +53,5 @@ class TroubledFiles(SimulatedFiles):
         """Something is about to change."""
         super().acting(doing)
         if self._trouble is not None and doing in _FAILING.get(self._trouble, ()):
+            self.has_forgotten |= doing == "sync"
             raise OSError(errno.EIO, os.strerror(errno.EIO))

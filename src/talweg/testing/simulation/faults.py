@@ -168,7 +168,9 @@ class Faults:
 
     def _crash(self, broker: "Broker") -> None:
         if broker.up:
-            broker.crash()
+            kills = self._cluster.profile.journal_bytes > 0 and self._random.random() < 0.4
+            # Who dies after a sync that failed leaves its next life no choice but to believe the kernel.
+            broker.crash(power=not kills or broker.disk.has_forgotten)
             self._cluster.schedule.after(self._after(1, 80), broker.start)
 
     def pause(self) -> None:
