@@ -17,6 +17,7 @@ from talweg.raft import Entry, HardState
 from talweg.storage import LogStore, Write
 from talweg.storage.journal import Journal, JournalFull
 from talweg.storage.journal_format import HEAD_BYTES, JOURNAL_NAMES, Append, read_journal
+from talweg.storage.segment_store import SegmentStore
 from talweg.testing.disk import PowerCut, SimulatedFile, SimulatedFiles
 
 GROUPS = ("one", "two", "three")
@@ -448,6 +449,51 @@ def test_a_checkpoint_syncs_what_its_turn_speaks_of_and_nothing_else() -> None:
             assert changes_of(bare.files, bare.journal.checkpoint) == ["sync", "write", "sync"]
 
 
+def test_a_turn_is_not_taken_for_settled_because_an_earlier_one_of_its_file_was_synced() -> None:
+    bare = Bare()
+    bare.append("a/1", 0, b"a" * 100)
+    bare.append("b/1", 0, b"b" * 100)
+    settling = bare.journal._other
+
+    def open_and_fill(path: str, *, create: bool = True) -> SimulatedFile:
+        bare.files.open = original  # type: ignore[method-assign]
+        bare.journal.close()
+        bare.append("a/1", 100, b"a" * 100)
+        while bare.journal._other is not settling or settling.is_settled:
+            bare.journal.checkpoint()
+            bare.append("a/1", 100, b"a" * 100)
+        return original(path, create=create)
+
+    original = bare.files.open
+    bare.files.open = open_and_fill  # type: ignore[method-assign]
+    bare.journal.checkpoint()
+    assert bare.journal.checkpoint_due
+
+
+def test_what_an_earlier_turn_left_behind_the_last_batch_is_not_read() -> None:
+    bare = Bare()
+    bare.journal = Journal(bare.files, 3 * 163 + 44, bare.salts.__next__)
+    for number in range(7):  # three in a turn, all of one size
+        bare.append("a/1", 100 * number, b"%d" % number * 100)
+        if number == 4:
+            bare.journal.checkpoint()
+    found = read_journal(bare.files)
+    assert [position for position, _ in found.writes["a/1"]] == [300, 400, 500, 600]
+    assert not found.is_damaged
+
+
+def test_what_was_emptied_is_not_missed_by_what_is_written_next() -> None:
+    bare = Bare()
+    bare.journal = Journal(bare.files, 1_000, bare.salts.__next__)
+    for number in range(5):
+        bare.append("a/1", 100 * number, b"a" * 100)
+    bare.journal.close()
+    bare.append("b/1", 0, b"b")
+    found = read_journal(bare.files)
+    assert list(found.writes) == ["b/1"]
+    assert not found.is_damaged
+
+
 # Failing disks
 
 
@@ -561,6 +607,27 @@ def test_what_follows_an_emptying_that_failed_half_way_is_not_lost(after: int) -
             assert contents(stores.open(group, 1)) == logs.entries[group]
 
 
+@pytest.mark.parametrize("after", range(8))
+def test_what_follows_an_emptying_for_want_of_room_that_failed_half_way_is_not_lost(after: int) -> None:
+    for seed in range(SEEDS):
+        logs = Logs()
+        logs.files.failed_sync_drops = False
+        for _ in range(100):  # both files are full, and there was no checkpoint
+            logs.append()
+            logs.sync()
+        logs.files.fail_next("sync", after=after)
+        with suppress(StorageError):
+            logs.stores.delete("two")
+        logs.files.fail_no_more()
+        for _ in range(3):
+            logs.append("one", "three")
+            logs.sync("one", "three")
+        logs.files.crash(Random(seed))
+        stores = segment_stores(logs.files)
+        for group in ("one", "three"):
+            assert contents(stores.open(group, 1)) == logs.entries[group]
+
+
 @pytest.mark.parametrize("after", range(3))
 def test_a_log_whose_opening_failed_loses_nothing_that_the_journal_answers_for(after: int) -> None:
     logs = Logs()
@@ -594,17 +661,32 @@ def test_one_log_that_cannot_be_closed_keeps_the_others_from_nothing() -> None:
     assert contents(logs.logs["three"]) == logs.entries["three"]
 
 
-def test_stores_and_a_store_can_be_closed_at_the_same_time() -> None:
-    for _ in range(20):
-        logs = Logs()
-        logs.append()
-        threads = [Thread(target=log.close, daemon=True) for log in logs.logs.values()]
-        threads.append(Thread(target=logs.stores.close, daemon=True))
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(10)
-            assert not thread.is_alive()
+def test_a_store_that_is_closed_tells_so_without_a_lock_that_others_may_wait_for() -> None:
+    store = Logs().logs["one"]
+    assert isinstance(store, SegmentStore)
+    free: list[bool] = []
+
+    def look() -> None:
+        thread = Thread(target=lambda: free.append(store._writer.acquire(timeout=5)))
+        thread.start()
+        thread.join()
+
+    store._on_close = look
+    store.close()
+    assert free == [True]
+
+
+def test_a_log_is_not_read_while_the_kernel_may_have_dropped_what_the_journal_answers_for() -> None:
+    logs = Logs()
+    logs.append()
+    logs.sync()
+    logs.logs["one"].close()
+    (path,) = [path for path in read_journal(logs.files).writes if path.startswith("one/")]
+    with suppress(OSError), logs.stores._journal.sync_of_segments(path):
+        raise OSError
+    logs.files.put(path, b"")  # dropped, and then evicted from memory
+    logs.logs["one"] = logs.stores.open("one", 1)
+    logs.check()
 
 
 # Damage
