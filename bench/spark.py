@@ -80,9 +80,15 @@ class Side(msgspec.Struct, frozen=True):
     messages: Callable[[str], int]  # that a topic holds
 
 
+def _has_java() -> bool:
+    # Spark looks where JAVA_HOME says before it looks on the PATH.
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java") is not None or (home is not None and (Path(home) / "bin/java").exists())
+
+
 def run(scene: Scene, sizes: Sizes) -> Iterator[Yielded]:
     """Fill topics, then read and write in turn; then the figures."""
-    if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
+    if importlib.util.find_spec("pyspark") is None or not _has_java():
         yield Missing("Spark", "pyspark or Java is not installed")
         return
     scene.tell("spark: looking for Kafka")

@@ -53,6 +53,11 @@ def test_every_target_prepares_before_it_works(target: str) -> None:
     assert steps[0].startswith("tools/prepare")
 
 
+@pytest.mark.parametrize("target", ["bench", "demo"])
+def test_what_runs_spark_gets_java(target: str) -> None:
+    assert "--java" in run("make", "-n", target).stdout.splitlines()[0]
+
+
 def test_the_tests_get_their_servers_and_the_checks_come_first() -> None:
     steps = run("make", "-n", "test").stdout
     assert -1 < steps.find("tools/prepare --servers") < steps.find("-m mypy") < steps.find("-m pytest")
