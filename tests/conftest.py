@@ -29,6 +29,21 @@ settings.load_profile("house")
 # Tests of code alone, on virtual time where time matters: what fails there once is wrong. All others run real
 # servers on a machine that may stand still for seconds. Those get a second chance, and say that they took it.
 EXACT = frozenset({"house", "raft", "records", "simulation"})
+EXACT_FILES = frozenset(
+    {
+        "storage/test_crashes.py",
+        "storage/test_journal.py",
+        "storage/test_model.py",
+        "storage/test_torn_and_damaged.py",
+        "replication/test_decisions.py",
+        "replication/test_proposals.py",
+        "replication/test_retention.py",
+        "replication/test_staging.py",
+        "replication/test_state.py",
+        "replication/test_wire.py",
+        "replication/test_writer.py",
+    }
+)
 
 # Fixtures that are whole clusters, of a module or a directory: on two workers they would be started twice.
 OF_MODULE = frozenset({"module_cluster", "standing"})
@@ -40,7 +55,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share a cluster stay together; the longest row of tests, those over Spark, begins first."""
 
     def begins_later(item: pytest.Item) -> bool:
-        if item.path.parent.name not in EXACT:
+        place = f"{item.path.parent.name}/{item.path.name}"
+        if item.path.parent.name not in EXACT and place not in EXACT_FILES:
             item.add_marker(pytest.mark.flaky(reruns=1))
         group = item.get_closest_marker("xdist_group")
         used = getattr(item, "fixturenames", ())

@@ -1,7 +1,11 @@
 """What tests/conftest.py does with tests: those that share a cluster or a Spark session stay on one worker,
 and those that run real servers get a second chance."""
 
+from pathlib import Path
+
 import pytest
+
+from conftest import EXACT_FILES
 
 
 @pytest.mark.xdist_group("kept")
@@ -15,3 +19,8 @@ def test_what_is_not_pure_gets_a_second_chance(request: pytest.FixtureRequest) -
     chance = request.node.get_closest_marker("flaky")
     assert chance is not None
     assert chance.kwargs == {"reruns": 1}
+
+
+def test_files_without_a_second_chance_exist() -> None:
+    tests = Path(__file__).parent
+    assert [name for name in EXACT_FILES if not (tests / name).exists()] == []
