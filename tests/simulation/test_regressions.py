@@ -29,6 +29,7 @@ FOUND = {
     558: "after a failed sync the meta file was read back, believed, and the log's only file removed",
     1438: "the same, and what was lost was the file before the last",
     3040: "whoever alone held the change that removed it did not stand, and kept the others from winning",
+    103809: "the simulation held a vote against a replica that it had given itself before it lost its disk",
     4032: "entries to be applied could not be read for a moment, and that stopped the replica for good",
 }
 

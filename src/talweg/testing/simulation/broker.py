@@ -158,6 +158,7 @@ class Broker:
         assert not self.up
         self._cluster.trace.note(f"b{self.number} is wiped")
         self.node.wipe()
+        self._cluster.invariants.wiped(self.number)
         self.durable, self.unsynced = DurableLog(), []
         self._rotten.clear()
         self.join = True

@@ -267,6 +267,15 @@ class Invariants:
             case _:
                 pass
 
+    def wiped(self, broker: int) -> None:
+        """It has lost its disk. Votes that it gave itself were its own to count, and nobody counts them now;
+        those that it gave others may still be on their way."""
+        self._votes = {
+            (voter, term): candidate
+            for (voter, term), candidate in self._votes.items()
+            if not voter == candidate == broker
+        }
+
     def _check_vote(self, broker: Watched, term: int, candidate: int) -> None:
         voted = self._votes.setdefault((broker.number, term), candidate)
         if voted != candidate:
