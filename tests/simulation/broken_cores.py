@@ -426,6 +426,11 @@ def the_journal_brings_back_what_was_cut() -> AbstractContextManager[None]:
     return patched(Journal, forget=lambda one, directory: None)
 
 
+def what_a_dead_process_left_is_believed() -> AbstractContextManager[None]:
+    """As it was for long: what was made and never synced was built upon, and a power cut took it away."""
+    return patched(loading, _settle=lambda files, directory: None)
+
+
 # Transactions
 
 

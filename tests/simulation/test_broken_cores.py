@@ -142,6 +142,7 @@ MISTAKES = [
         changes=CALM
         | BUSY
         | {
+            "duration_ticks": 1000,
             "faults": ("failing_sync", "crash"),
             "fault_interval_ticks": 10,
             "operations": ("retention",),
@@ -171,6 +172,19 @@ MISTAKES = [
     Mistake(
         broken_cores.the_journal_brings_back_what_was_cut,
         changes=JOURNALED | {"faults": ("crash", "crash_leader", "isolate_leader")},
+    ),
+    Mistake(
+        broken_cores.what_a_dead_process_left_is_believed,
+        first=72,
+        changes=CALM
+        | BUSY
+        | {
+            "journal_bytes": 1500,
+            "segment_bytes": 600,
+            "disk_us": 50,
+            "faults": ("crash_during_disk_work", "crash"),
+            "fault_interval_ticks": 6,
+        },
     ),
     Mistake(
         broken_cores.retention_takes_what_is_staged,

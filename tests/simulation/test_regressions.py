@@ -129,8 +129,11 @@ def test_a_reader_gets_nothing_that_another_leader_has_overwritten(node: Simulat
     replica.step(append_from(3, 2, entries_of(b"committed", term=2), commit=2))
     replica.pump()  # and the disk has not been given it yet
     assert values_read(node) == [b"committed"]
+    assert replica.offset_at(0) == 0
+    assert replica.offset_at(10 << 40) == 0, "what it holds there is not looked at"
     node.settle()
     assert values_read(node) == [b"committed"]
+    assert replica.offset_at(10 << 40) == 1
 
 
 def test_entries_that_cannot_be_read_are_applied_when_they_can(node: SimulatedNode) -> None:

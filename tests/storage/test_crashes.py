@@ -39,13 +39,13 @@ def interrupted(scenario: Scenario, steps: int, seed: int) -> SimulatedFiles | N
     return None
 
 
-def goes_on(store: LogStore) -> None:
+def goes_on(store: LogStore, count: int = 25) -> None:
     """The log takes more entries, and keeps them."""
     summary = store.summary()
     term = max([summary.start_term, *(term for _, term in summary.terms)])
     make = LogMaker(summary.last_index, term, summary.next_offset)
     before = contents(store)
-    more = make.batches(25)
+    more = make.batches(count)
     write(store, *more)
     assert contents(store) == before + more
 
@@ -94,6 +94,30 @@ def test_a_crash_while_opening_after_a_crash_does_no_harm(scenario: Scenario) ->
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=named)
+def test_what_is_found_after_a_kill_at_any_step_survives_any_crash(scenario: Scenario) -> None:
+    fine = allowed(scenario, *old_and_new(scenario))
+    steps = 0
+    while True:
+        for seed in range(SEEDS):
+            files, store = prepared(scenario)
+            files.cut_power_after(steps)
+            try:
+                scenario.change(store)
+            except PowerCut:
+                files.keep_power()  # it was only the process that died
+            else:
+                assert steps > 1
+                return
+            store = open_log(files)
+            assert picture(store) in fine, (steps, seed)
+            goes_on(store, 1)  # in the file that is the last one now
+            found = picture(store)
+            files.crash(Random(seed))
+            assert picture(open_log(files)) == found, (steps, seed)
+        steps += 1
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=named)
 def test_a_change_that_was_synced_survives_any_crash(scenario: Scenario) -> None:
     _, new = old_and_new(scenario)
     for seed in range(SEEDS):
@@ -120,6 +144,26 @@ def test_a_crash_while_a_group_is_made_leaves_it_or_nothing() -> None:
             store = open_log_of(files, 5)
             assert store.summary().last_index == 0
             goes_on(store)
+        steps += 1
+
+
+def test_a_group_that_is_found_after_a_kill_while_it_was_made_survives_any_crash() -> None:
+    steps = 0
+    while True:
+        for seed in range(SEEDS):
+            files = SimulatedFiles()
+            files.cut_power_after(steps)
+            try:
+                segment_stores(files).open(GROUP, 5)
+            except PowerCut:
+                files.keep_power()
+            else:
+                assert steps > 5
+                return
+            open_log_of(files, 5)
+            files.crash(Random(seed))
+            assert segment_stores(files).groups() == {GROUP: 5}
+            assert open_log_of(files, 5).summary().hard_state is None
         steps += 1
 
 

@@ -1,6 +1,8 @@
 """Disks that are full, write short or fail: nothing is lost, nothing half done is seen. On segment files."""
 
 import errno
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -13,8 +15,8 @@ from talweg.errors import StorageError, StorageFull
 from talweg.raft import HardState
 from talweg.storage import LogStore, SegmentStores, Write
 from talweg.storage.files import File, RealFiles
-from talweg.storage.meta_file import Meta, create_meta, write_meta
-from talweg.testing.disk import SimulatedFiles
+from talweg.storage.meta_file import Meta, create_meta, read_meta, write_meta
+from talweg.testing.disk import PowerCut, SimulatedFiles
 
 DOINGS = ("write", "sync", "truncate", "rename", "remove", "open", "sync_directory")
 
@@ -209,6 +211,21 @@ def test_a_crash_after_a_failure_leaves_the_old_log_or_the_new_one(scenario: Sce
         after += 1
 
 
+@pytest.mark.parametrize("doing", ["open", "truncate", "write", "sync_directory"])
+def test_a_crash_while_a_failed_append_is_undone_leaves_no_gap(doing: str) -> None:
+    (scenario,) = [one for one in SCENARIOS if one.name == "append over several segments"]
+    for after, steps, seed in product(range(1, 4), range(5, 25), range(6)):
+        files, store = prepared(scenario)
+        before = contents(store)
+        files.fail_next(doing, after=after)
+        files.cut_power_after(steps)
+        with suppress(PowerCut, StorageError):
+            scenario.change(store)
+        files.crash(Random(seed))
+        found = picture(open_log(files)).entries  # which are not damaged
+        assert list(found[: len(before)]) == before, (after, steps, seed)
+
+
 def test_a_disk_that_fails_again_and_again_is_survived() -> None:
     """Not even the way back works: the store remembers what is to be undone."""
     for first in range(12):
@@ -305,6 +322,30 @@ def test_the_slots_of_the_meta_file_are_never_written_together() -> None:
     done.clear()
     write_meta(files, GROUP, Meta(1, start_index=5))
     assert done == ["write", "sync", "write", "sync"]
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_a_meta_file_never_falls_back_behind_what_it_was_given(drops: bool) -> None:
+    for failing in product(range(5), repeat=2):
+        for steps, seed in product(range(16), range(8)):
+            files = SimulatedFiles()
+            files.failed_sync_drops = drops
+            files.make_directory(GROUP)
+            files.sync_directory("")
+            create_meta(files, GROUP, Meta(1))
+            for after in failing:
+                files.fail_next("sync", after=after)
+            files.cut_power_after(steps)
+            given = 0
+            with suppress(PowerCut):
+                while given < 3:
+                    with suppress(OSError):
+                        write_meta(files, GROUP, Meta(1, changes=given + 1))
+                        given += 1
+            files.crash(Random(seed))
+            meta = read_meta(files, GROUP)
+            assert meta is not None
+            assert meta.changes >= given, (failing, steps, seed)
 
 
 def test_reads_go_on_while_the_disk_fails_to_write() -> None:

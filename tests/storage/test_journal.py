@@ -49,6 +49,19 @@ class Logs:
         errors = self.stores.sync([self.logs[group] for group in groups or GROUPS])
         assert not any(errors), errors
 
+    def insist(self, *groups: str) -> None:
+        """As a driver does: append, and try again what fails. (Of a sync that failed, whoever has the file
+        open is told once, by a sync of his own.)"""
+        for group in groups or GROUPS:
+            entries = self.makers[group].batches(1)
+            self.entries[group] += entries
+            for _ in range(2):
+                with suppress(StorageError):
+                    self.logs[group].write(Write(entries=entries))
+                    break
+        if any(self.stores.sync([self.logs[group] for group in groups or GROUPS])):
+            self.sync(*groups)
+
     def check(self) -> None:
         """Everything is there, and goes on."""
         assert {group: contents(self.logs[group]) for group in GROUPS} == self.entries
@@ -295,6 +308,32 @@ def test_a_group_that_is_deleted_and_made_again_is_empty_whatever_crashes() -> N
         steps += 1
 
 
+def test_a_group_whose_deletion_is_tried_again_is_whole_or_gone_whatever_crashes() -> None:
+    steps = 0
+    while True:
+        for seed in range(SEEDS):
+            logs = Logs()
+            logs.append(count=2)
+            logs.sync()
+            logs.files.fail_next("sync_directory")
+            with pytest.raises(StorageError):
+                logs.stores.delete("two")
+            logs.files.cut_power_after(steps)
+            try:
+                logs.stores.delete("two")
+            except PowerCut:
+                logs.files.crash(Random(seed))
+            else:
+                assert steps > 5
+                return
+            stores = segment_stores(logs.files)
+            if stores.groups().get("two") == 1:
+                again = stores.open("two", 1)
+                assert again.summary().damage is None
+                assert contents(again) == logs.entries["two"], (steps, seed)
+        steps += 1
+
+
 def test_logs_can_be_cut_and_deleted_on_a_full_disk_that_has_no_room_in_the_journal() -> None:
     logs = Logs()
     while not logs.stores.checkpoint_due:
@@ -334,10 +373,10 @@ class Bare:
 
     def append(self, path: str, position: int, data: bytes) -> None:
         """To the file and to the journal, which has room for one of them in each of its files."""
-        file = self.files.open(path)
+        file, doubts = self.files.open(path), self.journal.doubts
         file.write_at(data, position)
         file.close()
-        self.journal.append([Append(path, position, [data])])
+        self.journal.append([Append(path, position, [data], doubts)])
 
     def generations(self) -> dict[str, int]:
         return read_journal(self.files).generations
@@ -440,6 +479,19 @@ def test_a_settling_that_fails_believes_nothing_the_next_time() -> None:
     assert bare.files.content("a/1") == b"a" * 100
 
 
+def test_what_a_settling_that_failed_may_have_dropped_is_not_answered_for() -> None:
+    bare = Bare()
+    bare.append("a/1", 0, b"a")
+    doubts = bare.journal.doubts
+    bare.files.fail_next("sync")
+    with pytest.raises(OSError, match="error"):
+        bare.journal.close()
+    bare.journal.close()
+    with pytest.raises(JournalFull):
+        bare.journal.append([Append("a/1", 1, [b"b"], doubts)])
+    bare.append("a/1", 1, b"b")
+
+
 def test_a_checkpoint_syncs_what_its_turn_speaks_of_and_nothing_else() -> None:
     bare = Bare()
     for turn in range(6):
@@ -518,16 +570,47 @@ def test_a_checkpoint_that_fails_is_still_due_and_believes_nothing_the_next_time
     with pytest.raises(StorageError):
         logs.stores.checkpoint()
     assert logs.stores.checkpoint_due
-    logs.append()
-    logs.sync()  # each by itself
+    logs.insist()  # each by itself
     logs.stores.checkpoint()
     assert not logs.stores.checkpoint_due
     for _ in range(100):  # over everything that the journal held until then
-        logs.append()
-        logs.sync()
+        logs.insist()
         if logs.stores.checkpoint_due:
             logs.stores.checkpoint()
     logs.crash(8)
+    logs.check()
+
+
+def test_a_checkpoint_that_fails_may_have_dropped_what_a_log_has_yet_to_sync() -> None:
+    logs = Logs()
+    while not logs.stores.checkpoint_due:
+        logs.append()
+        logs.sync()
+    logs.append("one")
+    logs.files.fail_next("sync")
+    with pytest.raises(StorageError):
+        logs.stores.checkpoint()
+    (error,) = logs.stores.sync([logs.logs["one"]])
+    assert isinstance(error, StorageError), "the kernel tells everybody who has the file open"
+    logs.sync("one")
+    logs.crash(9)
+    logs.check()
+
+
+def test_what_a_failed_checkpoint_may_have_dropped_does_not_go_into_the_journal_later() -> None:
+    logs = full_and_begun()
+    logs.append("one")
+    logs.files.fail_next("sync")
+    with pytest.raises(StorageError):
+        logs.stores.checkpoint()  # the kernel drops what was appended last, too
+    logs.stores.checkpoint()
+    assert not logs.stores.checkpoint_due
+    logs.insist()
+    for _ in range(100):  # over everything that the journal held until then
+        logs.insist("two", "three")
+        if logs.stores.checkpoint_due:
+            logs.stores.checkpoint()
+    logs.crash(1)
     logs.check()
 
 
@@ -599,8 +682,7 @@ def test_what_follows_an_emptying_that_failed_half_way_is_not_lost(after: int) -
             logs.stores.delete("two")
         logs.files.fail_no_more()
         for _ in range(3):
-            logs.append("one", "three")
-            logs.sync("one", "three")
+            logs.insist("one", "three")
         logs.files.crash(Random(seed))
         stores = segment_stores(logs.files)
         for group in ("one", "three"):
@@ -785,6 +867,22 @@ def test_a_damaged_batch_in_the_middle_makes_every_replica_recover(position: int
         assert hard_state.recovering
     stores.close()
     assert not read_journal(logs.files).is_damaged
+
+
+def test_a_journal_that_cannot_be_read_settles_no_doubt() -> None:
+    logs = in_three_batches()
+    logs.append("one")
+    logs.files.fail_next("sync")
+    assert any(logs.stores.sync([logs.logs["one"]]))  # what the journal answers for may be lost, too
+    flip_in_batch(logs, 1, 40)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="journal"):
+            logs.stores.checkpoint()
+    with pytest.raises(StorageError):
+        logs.stores.close()
+    logs.files.crash(Random(1))
+    stores = segment_stores(logs.files)
+    assert all(stores.open(group, 1).summary().hard_state.recovering for group in GROUPS)  # type: ignore[union-attr]
 
 
 def test_a_crash_while_replicas_are_told_to_recover_is_no_reason_to_forget_it() -> None:

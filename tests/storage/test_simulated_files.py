@@ -317,3 +317,17 @@ def test_bits_rot() -> None:
     assert files.content("file") == b"a`c"
     files.crash(Random(1))
     assert files.content("file") == b"a`c"
+
+
+def test_of_a_sync_that_failed_everybody_is_told_once_who_has_the_file_open() -> None:
+    files = SimulatedFiles()
+    file, other = files.open("a"), files.open("a")
+    file.write_at(b"lost", 0)
+    files.fail_next("sync")
+    with pytest.raises(OSError, match="Input/output error"):
+        file.sync()
+    file.sync()
+    files.open("a").sync()  # it was not there
+    with pytest.raises(OSError, match="Input/output error"):
+        other.sync()
+    other.sync()

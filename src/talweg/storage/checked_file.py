@@ -93,6 +93,18 @@ def write_durably(files: Files, path: str, write: Callable[[File], None]) -> Non
         file.close()
 
 
+def sync_file(files: Files, path: str) -> None:
+    """Make durable what a file holds. One that is gone needs no sync. Raises OSError."""
+    try:
+        file = files.open(path, create=False)
+    except FileNotFoundError:
+        return
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
 def replace_file(files: Files, directory: str, name: str, data: bytes) -> None:
     """Put `data` in the place of the file, durably: after a crash it is the old one or the new one."""
     temporary = f"{directory}/{name}.temporary"

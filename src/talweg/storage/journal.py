@@ -14,12 +14,13 @@ from its beginning, over what it held before, since a file that does not grow is
 they look is in `journal_format`.
 """
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-from talweg.storage.checked_file import write_all
+from talweg.storage.checked_file import sync_file, write_all
 from talweg.storage.files import File, Files
 from talweg.storage.journal_format import (
     EMPTY,
@@ -35,7 +36,7 @@ from talweg.storage.journal_format import (
 
 
 class JournalFull(Exception):
-    """There is no room in the journal: every segment has to be synced by itself."""
+    """There is no room in the journal, or it cannot be sure: every segment has to be synced by itself."""
 
 
 class _Turn:
@@ -63,7 +64,7 @@ class Journal:
         self._lock = Lock()
         self._current, self._other = (_Turn(name) for name in JOURNAL_NAMES)
         self._syncing: list[str] = []  # segments, or directories of them, see `sync_of_segments`
-        self._doubts = 0  # how many of those have failed
+        self._doubts = 0  # how many syncs of segments have failed
         self._in_doubt = False  # what segments were given may not have reached the disk
         self._is_suspect = False  # the files may hold what we do not know of: emptied before they are used
 
@@ -83,12 +84,20 @@ class Journal:
 
     # Appending
 
+    @property
+    def doubts(self) -> int:
+        """How often what segments were given may not have reached the disk. To be noted by whoever gives them
+        something, and handed over with it."""
+        return self._doubts
+
     def append(self, appends: Iterable[Append]) -> None:
         """Durable when this returns. Raises JournalFull, OSError: then nothing of it is."""
         appends = list(appends)
         body = b"".join(part for append in appends for part in write_record(append))
         with self._lock:
-            if self._is_suspect:
+            # A sync that failed meanwhile may have dropped what its segment had been given. Were we to answer
+            # for that, the next sync, by whoever opens the segment anew, would be believed.
+            if self._is_suspect or any(append.doubts != self._doubts for append in appends):
                 raise JournalFull
             if not self._current.generation:
                 self._begin_life(len(body))
@@ -249,14 +258,24 @@ class Journal:
 
     def _empty(self) -> None:
         self._is_suspect = True  # until it has gone well
-        was_in_doubt, self._in_doubt = self._in_doubt, True
-        if was_in_doubt:
-            self._rewrite(read_journal(self._files).writes)
-        else:
-            _sync_files(self._files, sorted(self._current.paths | self._other.paths))
+        try:
+            if self._in_doubt:
+                self._rewrite(self._read())
+            else:
+                _sync_files(self._files, sorted(self._current.paths | self._other.paths))
+        except OSError:
+            self._doubt()
+            raise
         self._in_doubt = False
         self._invalidate()
         self._is_suspect = False
+
+    def _read(self) -> dict[str, list[tuple[int, bytes]]]:
+        found = read_journal(self._files)
+        if found.is_damaged:
+            # It stays as it is for the next start, which notices it too, and has every replica recover.
+            raise OSError(errno.EIO, "nor can the journal be read; a restart has the replicas recover")
+        return found.writes
 
     def _rewrite(self, writes: dict[str, list[tuple[int, bytes]]]) -> None:
         for path, parts in sorted(writes.items()):
@@ -286,14 +305,7 @@ class Journal:
 
 def _sync_files(files: Files, paths: list[str]) -> None:
     for path in paths:
-        try:
-            file = files.open(path, create=False)
-        except FileNotFoundError:
-            continue  # gone, and so is what it held
-        try:
-            file.sync()
-        finally:
-            file.close()
+        sync_file(files, path)
 
 
 def _random_salt() -> int:

@@ -46,6 +46,7 @@ class Append(NamedTuple):
     path: str
     position: int
     frames: Sequence[bytes]
+    doubts: int  # the journal's, before any of it was written to the segment
 
 
 class Head(NamedTuple):

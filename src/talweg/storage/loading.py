@@ -3,9 +3,11 @@
 import msgspec
 
 from talweg.errors import DamagedLog
+from talweg.storage.checked_file import sync_file
 from talweg.storage.contract import Damage
+from talweg.storage.files import Files
 from talweg.storage.handles import Handles
-from talweg.storage.meta_file import Meta, read_meta, write_meta
+from talweg.storage.meta_file import META_NAME, Meta, read_meta, write_meta
 from talweg.storage.reading import LogReader
 from talweg.storage.recovery import load_points, open_segments, sweep
 from talweg.storage.replacement import finish
@@ -42,6 +44,7 @@ def load(
     """Read the directory of a group; `in_doubt`: after a change to it that failed. Raises DamagedLog,
     NewerFormat, OSError."""
     files = handles.files
+    _settle(files, directory)
     meta = read_meta(files, directory)
     if meta is None:
         raise DamagedLog(f"{directory} has no meta file")
@@ -56,6 +59,14 @@ def load(
     view = _view(handles, meta, opened.segments)
     kept, damage = _snapshots(handles, reader, directory, view, snapshots)
     return Loaded(meta, view, kept, damage if opened.damage is None else opened.damage, opened.torn_bytes)
+
+
+def _settle(files: Files, directory: str) -> None:
+    # A process may have died between a change and its sync. Names, and what the meta file says of them, are
+    # acted upon here (files are removed, or written to), so they must be durable before. The hard state and
+    # the last segment are synced where they are read.
+    files.sync_directory(directory)
+    sync_file(files, f"{directory}/{META_NAME}")
 
 
 def view_of(meta: Meta, segments: tuple[Segment, ...], empty_at: int = 0) -> View:

@@ -215,7 +215,7 @@ class LogWriter:
         self._journal.forget(self.directory)
 
     def _write_entries(self, entries: list[Entry], made: list[Tail]) -> None:
-        tail, done = self._tail, 0
+        tail, done, doubts = self._tail, 0, self._journal.doubts
         if tail is not None and tail.unsynced_bytes > self._settings.unsynced_bytes_max:
             self._sync(tail)
         while done < len(entries):
@@ -229,7 +229,7 @@ class LogWriter:
                 tail.prepare()
             position = tail.contents.log_bytes
             frames = tail.contents.take(entries, done, self._settings.segment_bytes)
-            tail.write(frames, position)
+            tail.write(frames, position, doubts)
             done += len(frames)
 
     def _new_tail(self, previous: Tail | None) -> Tail:
@@ -259,11 +259,10 @@ class LogWriter:
 
     def _mend(self) -> None:
         # Finish undoing a write that failed: first the files that came last, so that no gap shows.
-        if self._leftovers:
-            for path in self._leftovers:
-                self._files.remove(path)
+        while self._leftovers:
+            self._files.remove(self._leftovers[-1])
             self._files.sync_directory(self.directory)
-            self._leftovers.clear()
+            self._leftovers.pop()
         if self._tail is not None:
             self._tail.mend()
 

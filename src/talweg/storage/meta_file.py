@@ -66,9 +66,12 @@ def read_meta(files: Files, directory: str) -> Meta | None:
 
 def write_meta(files: Files, directory: str, meta: Meta) -> None:
     """Change it, atomically and durably. Raises OSError; then it may be the old one or the new one."""
-    old = _read(files, directory)
+    old, value = _read(files, directory), msgspec.msgpack.encode(meta)
     assert old is not None
-    new = Slot(1 - old.place, old.number + 1, msgspec.msgpack.encode(meta))
+    # A value has the place that its number says. So the next one never goes over the only copy of the last
+    # that is durable; and what is written once more, because its sync failed, goes where it went before.
+    number = old.number if value == old.value else old.number + 1
+    new = Slot(number % 2, number, value)
     file = files.open(f"{directory}/{META_NAME}")
     try:
         write_slot(file, _MAGIC, new)
@@ -76,7 +79,7 @@ def write_meta(files: Files, directory: str, meta: Meta) -> None:
         # The other slot as well, so that one bad sector does not bring an older meaning back. If that
         # fails, what was to be written is durable all the same.
         with suppress(OSError):
-            write_slot(file, _MAGIC, new._replace(place=old.place))
+            write_slot(file, _MAGIC, new._replace(place=1 - new.place))
             file.sync()
     finally:
         file.close()

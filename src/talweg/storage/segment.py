@@ -67,6 +67,7 @@ class Tail:
         self.segment = segment
         self.unsynced_bytes = 0
         self._unsynced: list[bytes] = []  # the frames from _durable_bytes on, in order
+        self._doubts = 0  # the journal's, before the first of them was written
         self._durable_bytes = segment.contents.log_bytes
         self._in_doubt = False  # a sync failed: what is unsynced has to be written again
         # After the last frame there may be bytes: of a failed write, or in a file that was to be removed.
@@ -100,12 +101,14 @@ class Tail:
             self._file.truncate(self.contents.log_bytes)
         self._in_doubt = self._overhang = False
 
-    def write(self, frames: Sequence[bytes], position: int) -> None:
+    def write(self, frames: Sequence[bytes], position: int, doubts: int) -> None:
         """Write frames, which are in `contents` already, at `position`, where the file ended.
 
         Raises OSError; then `roll_back`.
         """
         assert self._file is not None, "prepare comes first"
+        if not self._unsynced:
+            self._doubts = doubts
         write_frames(self._file, frames, position)
         self._unsynced.extend(frames)
         self.unsynced_bytes += self.contents.log_bytes - position
@@ -145,7 +148,7 @@ class Tail:
         """What the next `sync` would make durable; None if that is nothing, or there is more to it."""
         if self._in_doubt or self._overhang or not self._unsynced:
             return None
-        return Append(self.segment.log.path, self._durable_bytes, self._unsynced[:])
+        return Append(self.segment.log.path, self._durable_bytes, self._unsynced[:], self._doubts)
 
     def journaled(self) -> None:
         """The journal has all that was written since the last sync. It answers for it from now on."""

@@ -31,7 +31,7 @@ from talweg.storage.recovery import TEMPORARY_SUFFIX
 from talweg.storage.segment_store import SegmentStore
 from talweg.storage.state_file import STATE_NAME, StateFile, write_new
 
-_GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")  # what fits into the name of a directory
 _DELETED_NAME = "deleted"  # what the meta file of a group on its way out is called
 _SMALL_BYTES_MAX = 64 << 10  # an append beyond this costs more to write twice than to sync by itself
 
@@ -169,7 +169,6 @@ class SegmentStores(LogStores):
                 if self._files.exists(f"{group}/{META_NAME}"):
                     # A rename takes no space: deleting must work on a full disk.
                     self._files.rename(f"{group}/{META_NAME}", f"{group}/{_DELETED_NAME}")
-                    self._files.sync_directory(group)
                 if self._files.exists(group):
                     self._remove(group)
             except OSError as error:
@@ -217,6 +216,8 @@ class SegmentStores(LogStores):
         return incarnation
 
     def _remove(self, group: str) -> None:
+        # Whoever put the mark there may have died, or failed, before it was durable.
+        self._files.sync_directory(group)
         self._journal.forget(group)
         # The mark goes last: as long as anything is left, it says that this is no log to be missed.
         for name in self._files.list(group):
@@ -233,4 +234,4 @@ def _is_name(group: str) -> bool:
 
 def _check_name(group: str) -> None:
     if not _is_name(group):
-        raise BadRequest(f"group name {group[:300]!r}: expected 1 to 249 of A-Z a-z 0-9 . _ -, not . or ..")
+        raise BadRequest(f"group name {group[:300]!r}: expected 1 to 255 of A-Z a-z 0-9 . _ -, not . or ..")

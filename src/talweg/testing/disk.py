@@ -2,8 +2,9 @@
 
 It keeps apart what is written and what is durable: bytes are durable after `File.sync`, names after
 `sync_directory`. `crash` takes away, at random, what is not: of each file some prefix of what was done
-to it survives, cut at any byte; of names made, renamed or removed, some survive. A sync that fails
-loses what it should have made durable, and the next one does not bring it back, as on Linux.
+to it survives, cut at any byte; of names made, renamed or removed, some survive. As on Linux, a sync that
+fails loses what it should have made durable, the next one does not bring it back, and everybody else who
+has the file open is told of it once, by a sync of his own.
 
     files = SimulatedFiles()
     stores = SegmentStores(files)
@@ -36,12 +37,13 @@ class _Change(NamedTuple):
 class _Inode:
     """A file's bytes, whatever its name."""
 
-    __slots__ = ("changes", "durable", "written")
+    __slots__ = ("changes", "durable", "failures", "written")
 
     def __init__(self) -> None:
         self.written = bytearray()  # what whoever reads it sees
         self.durable = bytearray()
         self.changes: list[_Change] = []  # from durable to written, in order
+        self.failures = 0  # syncs of it that failed
 
     @property
     def size(self) -> int:
@@ -125,12 +127,13 @@ def _apply_names(entries: dict[str, _Node], change: dict[str, _Node | None]) -> 
 class SimulatedFile:
     """An open file. Useless after a crash, as any descriptor."""
 
-    __slots__ = ("_boot", "_files", "_inode")
+    __slots__ = ("_boot", "_files", "_inode", "_told")
 
     def __init__(self, files: "SimulatedFiles", inode: _Inode) -> None:
         self._files = files
         self._inode = inode
         self._boot: int | None = files.boot
+        self._told = inode.failures  # how many of those it need not be told of any more
 
     def write_at(self, data: bytes | memoryview, position: int) -> int:
         """Write some or all of it; returns how much was taken."""
@@ -180,12 +183,17 @@ class SimulatedFile:
         try:
             self._files.acting("sync")
         except OSError:
+            inode.failures += 1
+            self._told = inode.failures
             if self._files.failed_sync_drops:
                 inode.changes.clear()  # the pages are called clean, though they never reached the disk
             raise
         for change in inode.changes:
             _apply(inode.durable, change)
         inode.changes.clear()
+        if inode.failures > self._told:
+            self._told = inode.failures
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def uncache(self, position: int, size: int) -> None:
         """It is all in memory anyway."""
@@ -236,6 +244,11 @@ class SimulatedFiles:
     def cut_power_after(self, changes: int) -> None:
         """After so many more changes everything raises PowerCut, until `crash`."""
         self._power_left = changes
+
+    def keep_power(self) -> None:
+        """A power cut that was announced does not happen. After one: it was the process alone that died, if
+        `restart` is called."""
+        self._power_left = None
 
     def fail_next(self, doing: str, *, error: int = errno.EIO, after: int = 0) -> None:
         """The next write, sync, truncate, rename, remove, open or sync_directory (or the one after

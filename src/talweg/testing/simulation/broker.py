@@ -148,9 +148,12 @@ class Broker:
         self._cluster.connection_lost(self.number)
 
     def power_cut(self) -> None:
-        """The power went while the disk was at work."""
-        self._cluster.counts["crashes during disk work"] += 1
-        self.crash()
+        """The power went while the disk was at work; or only the process did."""
+        killed = self._cluster.profile.journal_bytes > 0 and not self.disk.has_forgotten
+        killed = killed and self._random.random() < 0.4
+        self._cluster.counts[f"{'kills' if killed else 'crashes'} during disk work"] += 1
+        self.disk.keep_power()
+        self.crash(power=not killed)
         self._cluster.schedule.after(self._random.randrange(60 * TICK_US), self.start)
 
     def wipe(self) -> None:

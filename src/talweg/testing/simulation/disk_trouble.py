@@ -45,10 +45,6 @@ class TroubledFiles(SimulatedFiles):
         super().crash(random)
         self.has_forgotten = False
 
-    def keep_power(self) -> None:
-        """A power cut that was announced does not happen."""
-        self._power_left = None
-
     def acting(self, doing: str) -> None:
         """Something is about to change."""
         super().acting(doing)
