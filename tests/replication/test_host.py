@@ -9,11 +9,29 @@ import msgspec
 import pytest
 
 from replication.hosts import QUICK, Hosts, batch, wait_until
-from talweg.errors import DamagedLog, GroupNotFound, NotLeader, Overloaded, TalwegError, Undecided
-from talweg.raft import Configuration, Heartbeat, Settings
-from talweg.records import Batch
+from talweg.errors import (
+    DamagedLog,
+    GroupNotFound,
+    NotLeader,
+    Overloaded,
+    StorageError,
+    TalwegError,
+    Undecided,
+)
+from talweg.raft import (
+    Append,
+    AppendReply,
+    Configuration,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    RequestVote,
+    Settings,
+)
+from talweg.records import HEADER_BYTES, Batch
 from talweg.replication import Appended, Group, Position, wire
-from talweg.storage import LogStores, SegmentStores
+from talweg.storage import LogStores, LogSummary, MemoryStores, SegmentStores
+from talweg.storage.memory import MemoryStore
 from talweg.testing.disk import SimulatedFiles
 
 
@@ -169,9 +187,15 @@ def test_a_group_made_again_under_its_name_hears_nothing_of_its_former_self(tmp_
             await hosts.open_group(incarnation=8)
             fresh = await hosts.wait_for_leader(8)
             host = hosts.hosts[fresh.replica.raft.replica]
-            ghost = Heartbeat(source=99, target=1, term=1000, commit=50)
-            for packet in wire.packets([(7, ghost)]):
-                host._packet_arrived(2, packet[4:])
+            ghosts: list[Message] = [
+                Heartbeat(source=2, target=1, term=1000, commit=50),
+                HeartbeatReply(source=2, target=1, term=1000),
+                Append(source=2, target=1, term=1000, prev_index=0, prev_term=0, entries=[], commit=50),
+                AppendReply(source=2, target=1, term=1000, index=50),
+                RequestVote(source=2, target=1, term=1000, last_index=50, last_term=999, transfer=True),
+            ]
+            for ghost in ghosts:
+                host._packet_arrived(2, memoryview(b"".join(wire.packets([(7, ghost)])))[4:])
             await append(fresh, b"new")
             assert fresh.term < 1000
             assert values_on(fresh) == [b"new"]
@@ -332,7 +356,7 @@ def damage(path: Path, share: float) -> None:
     log.write_bytes(content)
 
 
-@pytest.mark.parametrize("noticed_by", ["a reader", "a write"])
+@pytest.mark.parametrize("noticed_by", ["a reader", "a look by time", "a write"])
 def test_a_leader_whose_log_is_damaged_gives_way_and_recovers_from_the_others(
     tmp_path: Path, noticed_by: str
 ) -> None:
@@ -345,10 +369,15 @@ def test_a_leader_whose_log_is_damaged_gives_way_and_recovers_from_the_others(
                 await append(leader, value)
             await hosts.wait_for_agreement()
             broker = leader.replica.raft.replica
-            damage(tmp_path / str(broker) / "topic-0", 0.5)
+            frame = len(batch(sent[0]))
+            share = (HEADER_BYTES + 9 * frame + 20) / (HEADER_BYTES + 20 * frame)
+            damage(tmp_path / str(broker) / "topic-0", share)  # in a header, where everybody looks
             if noticed_by == "a reader":
                 with pytest.raises(DamagedLog):
                     values_on(leader)
+            elif noticed_by == "a look by time":
+                with pytest.raises(DamagedLog):
+                    leader.replica.offset_at(2)
             else:
                 with pytest.raises(DamagedLog):
                     leader.replica.store.read(1 + len(leader.replica.store.read(1, 1 << 20)), 1)
@@ -400,6 +429,68 @@ def test_a_group_that_stopped_can_still_be_deleted(tmp_path: Path) -> None:
             assert host.groups == []
             await host.close_group(7, delete=True)
             assert not (tmp_path / "1" / "topic-0").exists()
+            await host.open_group("topic-0", 8, Configuration.of([1]))
+            assert await append(await hosts.wait_for_leader(8), b"b") == Appended(0, 1)
+
+    run(test())
+
+
+class Forgetful(MemoryStore):
+    """As a database that is away for a moment: right after its head was cut it cannot say what it holds."""
+
+    failures = 0
+
+    def drop_head(self, index: int) -> None:
+        if index > super().summary().start_index:
+            self.failures = 2
+        super().drop_head(index)
+
+    def summary(self) -> LogSummary:
+        if self.failures:
+            self.failures -= 1
+            raise StorageError("the database is away")
+        return super().summary()
+
+
+def test_a_store_that_is_away_after_its_head_was_cut_does_not_stop_the_group(tmp_path: Path) -> None:
+    store = Forgetful(7)
+
+    class Stores(MemoryStores):
+        def open(self, group: str, incarnation: int) -> MemoryStore:
+            return store
+
+    async def test() -> None:
+        settings = msgspec.structs.replace(QUICK, snapshot_interval_bytes=1, disk_retry_seconds=0.01)
+        async with Hosts(tmp_path, count=1, settings=settings, stores=lambda _: Stores()) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            await append(leader, b"a")
+            await append(leader, b"b")
+            await wait_until(lambda: len(store.snapshots()) > 1)
+            await leader.retain(bytes_max=0, before_timestamp=None)
+            await wait_until(lambda: leader.replica.start_offset > 0)
+            assert leader.replica.start_offset == store.summary().start_offset
+            leader = await hosts.wait_for_leader()
+            assert await append(leader, b"c") == Appended(2, 1)
+
+    run(test())
+
+
+def test_a_group_that_could_not_be_deleted_is_deleted_when_asked_again(tmp_path: Path) -> None:
+    files = SimulatedFiles()
+
+    async def test() -> None:
+        async with Hosts(tmp_path, count=1, stores=lambda _: SegmentStores(files)) as hosts:
+            await hosts.open_group()
+            await append(await hosts.wait_for_leader(), b"a")
+            host = hosts.hosts[1]
+            files.fail_next("rename")
+            with pytest.raises(StorageError):
+                await host.close_group(7, delete=True)
+            assert host.groups == []
+            with pytest.raises(GroupNotFound):
+                await host.open_group("topic-0", 8, Configuration.of([1]))
+            await host.close_group(7, delete=True)
             await host.open_group("topic-0", 8, Configuration.of([1]))
             assert await append(await hosts.wait_for_leader(8), b"b") == Appended(0, 1)
 

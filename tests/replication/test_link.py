@@ -6,6 +6,8 @@ from collections.abc import Coroutine
 from random import Random
 from typing import Any
 
+import pytest
+
 from replication.hosts import wait_until
 from talweg.replication import link, wire
 from talweg.replication.link import Links
@@ -94,3 +96,59 @@ def test_large_parts_are_sent_as_they_are_and_small_ones_together() -> None:
     gathered = link._gathered([b"a", b"b", large, b"c", large, large, b"d", b"e"])
     assert gathered == [b"ab", large, b"c", large, large, b"de"]
     assert gathered[1] is large
+
+
+class Silent(asyncio.Protocol):
+    """Says nothing by itself, and notes its connections."""
+
+    def __init__(self, made: list["Silent"] | None = None) -> None:
+        self.made = [] if made is None else made
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.made.append(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost = True
+
+
+def test_a_stranger_makes_no_room_for_more_than_a_greeting() -> None:
+    async def test() -> None:
+        async with Pair() as pair:
+            assert pair.second._server is not None
+            host, port = pair.second._server.sockets[0].getsockname()
+            stranger = Silent()
+            transport, _ = await asyncio.get_running_loop().create_connection(lambda: stranger, host, port)
+            transport.write(struct.pack("<I", wire.HELLO_BYTES + 1))
+            await wait_until(lambda: stranger.lost)
+            assert pair.first.connected == {2}
+
+    run(test())
+
+
+def test_who_does_not_greet_is_hung_up_on_and_dialled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "GREETING_SECONDS_MAX", 0.05)
+
+    async def test() -> None:
+        callers: list[Silent] = []
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: Silent(callers), "127.0.0.1", 0)
+        links = Links(1, lambda peer, packet: None, lambda peer, connected: None)
+        links.connect(2, "127.0.0.1", server.sockets[0].getsockname()[1])
+        await wait_until(lambda: len(callers) > 1 and callers[0].lost)
+        await links.close()
+        await wait_until(lambda: all(caller.lost for caller in callers))
+        server.close()
+        await server.wait_closed()
+
+    run(test())
+
+
+def test_who_has_greeted_may_be_silent() -> None:
+    async def test() -> None:
+        async with Pair() as pair:
+            for links in (pair.first, pair.second):
+                (connection,) = links._accepted
+                assert connection._deadline is None
+
+    run(test())

@@ -215,9 +215,10 @@ class Decisions:
 
     def _note_expired(self, expire: Expire) -> None:
         name = expire.transaction
-        known = self._expired.get(name, ())
+        noted = self._expired.get(name, ())
+        known = set(noted)
         new = tuple(place for place in expire.stages if place not in known)
-        self._expired[name] = (*known, *new)
+        self._expired[name] = (*noted, *new)
         self._expired_stages += len(new)
         while self._expired_stages > EXPIRED_MAX and len(self._expired) > 1:
             self._drop_notes(next(iter(self._expired)))
@@ -238,7 +239,8 @@ class Decisions:
     def decided_among(self, name: str, stages: Iterable[StagePlace]) -> list[StagePlace]:
         """Those of these stages that an open decision on the transaction names."""
         decision = self.decisions.get(name)
-        return [] if decision is None else [place for place in stages if place in set(decision.stages)]
+        decided = set() if decision is None else set(decision.stages)
+        return [place for place in stages if place in decided]
 
     # Copies and snapshots
 

@@ -5,10 +5,8 @@ proposals that arrive together travel together, and all heartbeats of a moment s
 """
 
 import asyncio
-import gc
 import logging
 import socket
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from random import Random
@@ -17,18 +15,13 @@ import msgspec
 
 from talweg.errors import DamagedLog, GroupNotFound, NoQuorum, NotLeader, TalwegError
 from talweg.raft import Configuration, FetchEntries, FetchSnapshot, Message, Settings
-from talweg.replication import wire
+from talweg.replication import process, wire
 from talweg.replication.group import Group
 from talweg.replication.job import Job
 from talweg.replication.link import Links
 from talweg.replication.replica import Replica
 from talweg.replication.writer import WorkDone, Writer
 from talweg.storage import LogStore, LogStores
-
-# What waits for a majority looks to Python's collector like much that is new, and it looks through all of it
-# over and over; hardly any of it is ever part of a cycle. (Objects made, and younger generations, before the
-# next look at each generation.)
-_GARBAGE_THRESHOLDS = (200_000, 50, 100)
 
 _log = logging.getLogger("talweg.replication")
 
@@ -65,6 +58,7 @@ class ReplicaHost:
         self._stopped: dict[
             int, Group
         ] = {}  # those that cannot go on, or not yet: see _broke and _begin_again
+        self._undeleted: dict[int, Group] = {}  # closed, and its log is on its way out
         self._beginning_again: set[asyncio.Task[None]] = set()
         self._links = Links(broker, self._packet_arrived, self._link_changed)
         self._writer = Writer(stores, self.settings.writer_threads)
@@ -83,8 +77,7 @@ class ReplicaHost:
         """Listen for peers, on a socket that is bound already if one is given, and begin to tick; returns
         the port."""
         self._loop = asyncio.get_running_loop()
-        sys.setswitchinterval(min(sys.getswitchinterval(), self.settings.switch_seconds))
-        gc.set_threshold(*_GARBAGE_THRESHOLDS)
+        process.prepare(self.settings.switch_seconds)
         port = await self._links.listen(address, port, bound)
         self._ticking = self._loop.create_task(self._keep_ticking())
         return port
@@ -140,15 +133,18 @@ class ReplicaHost:
         )
 
     async def close_group(self, incarnation: int, *, delete: bool = False) -> None:
-        """Stop carrying a group; with `delete` its log goes too."""
+        """Stop carrying a group; with `delete` its log goes too. If that fails, it may be asked for again."""
         group = self._groups.pop(incarnation, None) or self._stopped.pop(incarnation, None)
+        group = group or self._undeleted.get(incarnation)
         if group is None:
             return
         self._touched.pop(incarnation, None)
         group.stop(GroupNotFound(f"group {group.name} is no longer on broker {self.broker}"))
         await group.wait_until_idle()
         if delete:  # what cannot be made durable any more need not be
+            self._undeleted[incarnation] = group
             await asyncio.to_thread(self._stores.delete, group.name)
+            del self._undeleted[incarnation]
         else:
             await asyncio.to_thread(group.replica.store.close)
 

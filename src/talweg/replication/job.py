@@ -20,6 +20,7 @@ class Job(msgspec.Struct):
     snapshot: Snapshot | None = None
     drop_head: int | None = None
     is_follower: bool = False
+    start_offset: int = 0  # with `drop_head`, once that is done: the first message kept
 
     @property
     def is_small(self) -> bool:
@@ -49,3 +50,4 @@ class Job(msgspec.Struct):
             self.store.save_snapshot(self.snapshot)
         if self.drop_head is not None:
             self.store.drop_head(self.drop_head)
+            self.start_offset = self.store.summary().start_offset  # here, as it may take long, and may fail

@@ -19,6 +19,9 @@ _LENGTH = struct.Struct("<I")
 SEND_BUFFER_BYTES_MAX = 64 << 20  # beyond that packets are dropped, as if the network had lost them
 # Between attempts to dial; the last one repeats. Soon: a broker that is back can lead only once it is heard.
 RETRY_SECONDS = (0.05, 0.1, 0.2)
+# Who has said nothing by then is hung up on, and dialled again: a machine that died right after its kernel
+# had taken the connection would never be heard of otherwise.
+GREETING_SECONDS_MAX = 10.0
 
 _RECEIVE_BYTES = 2 << 20  # the usual buffer: an Append of the usual size fits in it
 _LARGE_PART_BYTES = 32 << 10  # from this size on a part is sent without being copied first
@@ -129,6 +132,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._expected_peer = expected_peer
         self._peer: int | None = None
         self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None  # for the greeting
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._begin = self._end = 0  # of what was received and not yet read
 
@@ -136,8 +140,10 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
         self._links.made(self)
         self._transport.write(wire.hello(self._links.broker))
+        self._deadline = asyncio.get_running_loop().call_later(GREETING_SECONDS_MAX, self.abort)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._end_deadline()
         self.closed.set()
         self._links.lost(self, self._peer)
 
@@ -152,7 +158,8 @@ class _Connection(asyncio.BufferedProtocol):
         try:
             while self._end - self._begin >= 4:
                 (length,) = _LENGTH.unpack_from(self._buffer, self._begin)
-                if length > wire.PACKET_BYTES_MAX:
+                # A stranger does not make us keep room for more than a greeting.
+                if length > (wire.HELLO_BYTES if self._peer is None else wire.PACKET_BYTES_MAX):
                     raise CorruptBatch(f"a packet of {length} bytes")
                 needed = 4 + length
                 if self._end - self._begin < needed:
@@ -187,7 +194,13 @@ class _Connection(asyncio.BufferedProtocol):
         if peer == self._links.broker or self._expected_peer not in (None, peer):
             raise CorruptBatch(f"broker {peer} answered where broker {self._expected_peer} was expected")
         self._peer = peer
+        self._end_deadline()
         self._links.greeted(self, peer)
+
+    def _end_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def send(self, parts: list[bytes]) -> bool:
         """Write, unless too much waits already."""

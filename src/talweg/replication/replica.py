@@ -221,7 +221,7 @@ class Replica:
         self.outbox.extend(job.messages_after)
         if job.drop_head is not None and job.drop_head > self.raft.log.start_index:
             self.raft.drop_head(job.drop_head)
-            self.start_offset = self.store.summary().start_offset
+            self.start_offset = job.start_offset
 
     def job_failed(self, job: Job, error: TalwegError) -> None:
         """The disk is full or failing. Nothing was promised; the same job may be run again."""
@@ -269,6 +269,13 @@ class Replica:
             frames = self.store.read_frames(offset, bytes_max, min(applied_index, self.raft.stable_index))
         # A majority may have on disk what our own has yet to be given: it is committed, and at hand.
         return frames or self._frames_at_hand(offset, applied_index)
+
+    def offset_at(self, timestamp: int) -> int:
+        """The first offset of a batch, committed and on disk, with a message at or after `timestamp`; or the
+        one after all of those. May be called from any thread."""
+        with self._looking_for_damage():
+            last_index = min(self.raft.applied_index, self.raft.stable_index)  # as in `read_frames`
+            return self.store.offset_at(timestamp, last_index)
 
     def _frames_at_hand(self, offset: int, last_index: int) -> list[bytes]:
         for entry in self.raft.log.at_hand():

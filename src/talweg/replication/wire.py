@@ -39,6 +39,7 @@ VERSION = 1
 PACKET_BYTES_MAX = 128 << 20  # an Append holds one entry at least, whatever its size
 
 _HELLO = struct.Struct("<6sHQ")
+HELLO_BYTES = _HELLO.size  # of the first packet on a connection
 _LENGTH = struct.Struct("<I")
 _HEAD = struct.Struct("<BQQ")
 _HEARTBEAT = struct.Struct("<QQQQ")
