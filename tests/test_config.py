@@ -1,5 +1,6 @@
 """Settings come from flags, variables and a file, in that order, and wrong ones are called by their names."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_without_a_word_everything_has_its_default() -> None:
     assert broker() == BrokerSettings()
     assert manager() == ManagerSettings()
     assert broker().managers == ("http://127.0.0.1:8000",)
-    assert (broker().partitions_max, broker().heartbeat_seconds) == (4000, 1.0)
+    assert (manager().partitions_max, broker().heartbeat_seconds) == (4000, 1.0)
 
 
 def test_the_first_place_that_says_something_counts(file: Path) -> None:
@@ -268,3 +269,12 @@ def test_a_setting_of_both_processes_is_the_same_in_both() -> None:
 def test_the_page_of_settings_is_written_from_the_table() -> None:
     page = (ROOT / "docs" / "settings.md").read_text()
     assert page == settings_page.render(), "docs/settings.md is not what the table says: make reference"
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_every_setting_is_used_by_the_process_that_takes_it(process: type[ProcessSettings]) -> None:
+    package = ROOT / "src" / "talweg"
+    files = [*(package / process.section).glob("*.py"), *(package / "cli").glob("*.py")]
+    files.append(package / "config" / "settings.py")  # its methods
+    code = "".join(file.read_text() for file in files)
+    assert [field for field in settings_of(process) if not re.search(rf"\.{field}\b", code)] == []

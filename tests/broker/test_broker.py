@@ -58,6 +58,27 @@ def test_a_restarted_broker_is_the_same_and_serves_without_a_primary(tmp_path: P
     run(test())
 
 
+def test_hearts_beat_while_many_replicas_are_opened(tmp_path: Path) -> None:
+    many = 400
+
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            for group in range(many):
+                brokers.primary.wish(
+                    PartitionAssignment(
+                        topic="t", partition=group, group=group, voters=(0,), partitions=many, replication=1
+                    )
+                )
+            heartbeats = brokers.primary.heartbeats
+            await wait_until(lambda: 0 in heartbeats)
+            await wait_until(lambda: 0 < len(heartbeats[0].carries) < many)
+            await wait_until(lambda: len(heartbeats[0].carries) == many)
+            await wait_until(lambda: heartbeats[0].version == brokers.primary.version)
+            assert await brokers.leader(many - 1) == 0
+
+    run(test())
+
+
 def test_a_wiped_directory_is_another_broker(tmp_path: Path) -> None:
     first, second = DataDirectory(tmp_path / "a"), DataDirectory(tmp_path / "b")
     assert first.identity.incarnation != second.identity.incarnation
@@ -194,7 +215,7 @@ def test_a_clean_stop_hands_leadership_over_first(tmp_path: Path) -> None:
             leader = await brokers.topic(leader=0)
             running = brokers.running.items()
             others = [each.hosting.partitions[10].group for number, each in running if number != leader]
-            term = others[0].term
+            term = brokers.running[leader].hosting.partitions[10].group.term  # others may not have heard yet
             stopping = asyncio.create_task(brokers.stop(leader))
             await wait_until(lambda: any(group.leads for group in others))
             await wait_until(lambda: len({group.term for group in others}) == 1)
@@ -211,6 +232,10 @@ def test_a_database_has_its_own_settings_for_durability(tmp_path: Path) -> None:
         )
         with pytest.raises(InvalidSetting, match="--durability"):
             await Broker(settings).start()
+        files = msgspec.structs.replace(settings, storage=f"segments://{tmp_path}/log")
+        broker = Broker(files)
+        await broker.start()
+        await broker.stop()
 
     run(test())
 

@@ -19,7 +19,7 @@ from talweg.broker.hosting import Hosting
 from talweg.broker.leaders import Leaders
 from talweg.broker.metrics import BrokerLook
 from talweg.broker.sweeping import Sweeping
-from talweg.config import BrokerSettings
+from talweg.config import BrokerSettings, blaming
 from talweg.errors import InvalidSetting, Unavailable
 from talweg.http import Application, Limits, MetricsCall, Server, Traffic
 from talweg.raft import Settings
@@ -71,7 +71,8 @@ class Broker:
             self._stores = await asyncio.to_thread(self._open_stores)
             self._peer_socket = self._bind_peer_socket()
             self._server = Server(self._application(), settings.host, settings.port)
-            port = await self._server.start()
+            with blaming("--host, --port"):
+                port = await self._server.start()
         except BaseException:
             self.directory.close()
             raise
@@ -115,14 +116,15 @@ class Broker:
 
     def _open_stores(self) -> LogStores:
         settings = self.settings
-        if settings.durability == "disk":
-            return open_stores(settings.storage_url())
-        if settings.storage is not None and "://" in settings.storage:
-            raise InvalidSetting(
-                "--durability memory is for segment files; a database has settings of its own for that"
-            )
-        _log.warning("messages are acknowledged before they are on disk (--durability memory)")
-        return open_stores(settings.storage_url(), durable=False)
+        url, durable = settings.storage_url(), settings.durability == "disk"
+        if not durable:
+            if settings.storage is not None and url.partition("://")[0] not in (url, "segments"):
+                raise InvalidSetting(
+                    "--durability memory is for segment files; a database has settings of its own for that"
+                )
+            _log.warning("messages are acknowledged before they are on disk (--durability memory)")
+        with blaming("--data" if settings.storage is None else "--storage"):
+            return open_stores(url, durable=durable)
 
     def _bind_peer_socket(self) -> socket.socket:
         # Bound before the host exists: registration tells others where to find us, and only that gives the

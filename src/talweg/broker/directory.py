@@ -52,7 +52,7 @@ class DataDirectory:
             self.identity = self._identify()
             self.carried = self._read(CARRIED_NAME, Carried) or Carried()
         except OSError as error:
-            raise InvalidSetting(f"data directory {path}: {error.strerror or error}") from error
+            raise InvalidSetting(f"--data: {path} cannot be used: {error.strerror or error}") from error
 
     def save(self, carried: Carried) -> None:
         """Remember, durably."""
@@ -72,7 +72,7 @@ class DataDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
-            raise InvalidSetting(f"data directory {self.path} is in use by another broker") from None
+            raise InvalidSetting(f"--data: {self.path} is in use by another broker") from None
 
     def _identify(self) -> Identity:
         identity = self._read(IDENTITY_NAME, Identity)

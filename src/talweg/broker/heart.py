@@ -44,6 +44,8 @@ class Heart:
         self._nudged = asyncio.Event()
         self._manager = 0  # which of the settings' managers answers
         self._connected: dict[int, str] = {}  # peers, and where they are
+        self._epoch = directory.carried.epoch  # the highest that was seen
+        self._carrying: asyncio.Task[None] | None = None  # carries an answer out
 
     def nudge(self) -> None:
         """Beat now: the primary has something new."""
@@ -64,7 +66,7 @@ class Heart:
                     registered = True
                 await self._beat()
                 failures = 0
-                pause = self._settings.heartbeat_seconds
+                pause = self._settings.heartbeat_seconds if self._carrying is None else 0.0
             except BrokerNotFound:
                 registered = False
                 pause = 0.0
@@ -82,6 +84,9 @@ class Heart:
 
     async def close(self) -> None:
         """Hang up."""
+        if self._carrying is not None:
+            self._carrying.cancel()
+            await asyncio.gather(self._carrying, return_exceptions=True)
         await self._client.close()
 
     async def _register(self) -> None:
@@ -134,10 +139,21 @@ class Heart:
             ),
             seconds_max=max(_ANSWER_SECONDS_MIN, _ANSWER_HEARTBEATS * self._settings.heartbeat_seconds),
         )
-        if answer.epoch < carried.epoch:
+        if answer.epoch < self._epoch:
             _log.warning("a primary of the past (epoch %d) has answered; not heeded", answer.epoch)
             return
+        self._epoch = answer.epoch
         self._connect(answer.peers)
+        # To open a thousand replicas takes longer than a broker may be silent, so hearts beat on meanwhile.
+        # What those answers say is said again, until we name the version that they are of.
+        if self._carrying is None:
+            self._carrying = asyncio.get_running_loop().create_task(self._carry_out(hosting, carried, answer))
+        await asyncio.wait({self._carrying}, timeout=self._settings.heartbeat_seconds)
+        if self._carrying.done():
+            carrying, self._carrying = self._carrying, None
+            carrying.result()  # raises what went wrong
+
+    async def _carry_out(self, hosting: Hosting, carried: Carried, answer: HeartbeatAnswer) -> None:
         await hosting.carry_out(answer.assignments, answer.removed)
         version = carried.version if answer.assignments is None else answer.version
         remembered = Carried(

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
+from talweg.broker.decoded import DecodedBatches
 from talweg.broker.partition import Partition
 from talweg.broker.steps import next_configuration, should_hand_over
 from talweg.errors import GroupNotFound, TalwegError
@@ -38,6 +39,7 @@ class Hosting:
         self.partitions: dict[int, Partition] = {}  # by group
         self.assignments: dict[int, PartitionAssignment] = {each.group: each for each in known}
         self._by_place: dict[tuple[str, int], Partition] = {}
+        self._decoded = DecodedBatches()
         self._known_before = frozenset(self.assignments)  # carried by an earlier life of this broker
         self._offered: dict[int, float] = {}  # by group: when leadership was last offered to another
         self._led: dict[int, tuple[int, float]] = {}  # by group: the term in which we lead, and since when
@@ -129,23 +131,28 @@ class Hosting:
         except TalwegError as error:
             _log.error("%s cannot be opened: %s", assignment.name, error)
             return
-        partition = Partition(assignment.topic, assignment.partition, group)
+        partition = Partition(assignment.topic, assignment.partition, group, self._decoded)
         self.partitions[assignment.group] = self._by_place[place] = partition
 
     async def _delete(self, group: int) -> None:
+        partition = self.partitions.get(group)
+        if partition is not None:
+            _log.info("deleting %s", partition.name)
+            try:
+                await self.host.close_group(group, delete=True)
+            except TalwegError as error:
+                # Then it is still here, and the primary, being told so, asks for it again.
+                _log.error("%s cannot be deleted yet: %s", partition.name, error)
+                return
+            del self.partitions[group]
+            place = (partition.topic, partition.number)
+            if self._by_place.get(place) is partition:
+                del self._by_place[place]
         self.assignments.pop(group, None)
         self._offered.pop(group, None)
         self._led.pop(group, None)
         self._content.pop(group, None)
         self._new_wishes.discard(group)
-        partition = self.partitions.pop(group, None)
-        if partition is None:
-            return
-        place = (partition.topic, partition.number)
-        if self._by_place.get(place) is partition:
-            del self._by_place[place]
-        _log.info("deleting %s", partition.name)
-        await self.host.close_group(group, delete=True)
 
     # Tending what is led
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from talweg.broker.decoded import DecodedBatches
 from talweg.errors import NoQuorum, NotLeader, OffsetOutOfRange, TalwegError
 from talweg.protocol.bundles import Empty, Ends, Moved, Taken
 from talweg.records import STAGE_ID_MIN, Batch
 from talweg.replication import Appended, Group, Position, Replica
 
 _READ_AHEAD_BYTES = 64 << 10  # of frames, when single messages are taken
-_DECODED_MAX = 10_000  # offsets of decoded batches, kept for the takes that come next
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -33,13 +33,13 @@ class _UnderWay(msgspec.Struct, frozen=True):
 class Partition:
     """Answers only where this broker leads and knows what is committed."""
 
-    def __init__(self, topic: str, number: int, group: Group) -> None:
+    def __init__(self, topic: str, number: int, group: Group, decoded: DecodedBatches) -> None:
         self.topic = topic
         self.number = number
         self.group = group
+        self._decoded = decoded  # of all partitions of the broker
         self._takes: dict[str, _UnderWay] = {}  # by consumer: the last one
         self._takes_term = 0  # the term that they were begun in
-        self._decoded: dict[int, Batch] = {}  # by offset: what takes that come next will want
 
     @property
     def name(self) -> str:
@@ -64,8 +64,7 @@ class Partition:
 
     async def offset_at(self, timestamp: int) -> int:
         """The first offset whose batch holds a message at or after `timestamp`."""
-        replica = self.serving()
-        return await asyncio.to_thread(replica.store.offset_at, timestamp, replica.raft.applied_index)
+        return await asyncio.to_thread(self.serving().offset_at, timestamp)
 
     async def ends(self, consumer: str | None = None) -> Ends:
         """Where it begins and ends, confirmed by a majority: a leader of the past does not answer this."""
@@ -184,17 +183,14 @@ class Partition:
         return max(replica.state.positions.get(consumer, 0), replica.start_offset)
 
     def _message(self, offset: int) -> Taken:
-        batch = self._decoded.get(offset)
+        group = self.group.incarnation
+        batch = self._decoded.find(group, offset)
         if batch is None:
             # Not in a thread: it comes from the page cache, and a thread's switch would cost more.
             frames = self.serving().read_frames(offset, _READ_AHEAD_BYTES)
-            if len(self._decoded) > _DECODED_MAX:
-                self._decoded.clear()
-            for frame in frames:
-                read = Batch.from_frame(frame)
-                places = range(read.header.first_offset, read.header.next_offset)
-                self._decoded.update((place, read) for place in places)
-            batch = self._decoded[offset]
+            batches = [Batch.from_frame(frame) for frame in frames]
+            self._decoded.keep(group, offset, batches)
+            batch = batches[0]
         message = batch.message(offset - batch.header.first_offset)
         producer_id = batch.header.producer_id
         if producer_id >= STAGE_ID_MIN:

@@ -1,5 +1,6 @@
 """From flags, variables and a file to the settings of a process, or a word on what is wrong with which."""
 
+import contextlib
 import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from talweg.config.settings import (
     Setting,
     settings_of,
 )
-from talweg.errors import InvalidSetting
+from talweg.errors import InvalidSetting, StorageError
 
 S = TypeVar("S", bound=ProcessSettings)
 
@@ -55,6 +56,15 @@ def load_settings(process: type[S], flags: Mapping[str, Any], environment: Mappi
     settings = process(**values)
     _check_together(settings, spellings)
     return settings
+
+
+@contextlib.contextmanager
+def blaming(setting: str) -> Iterator[None]:
+    """What is raised in here because a setting cannot work, or not with what is there, names the setting."""
+    try:
+        yield
+    except (InvalidSetting, StorageError) as error:
+        raise type(error)(f"{setting}: {error}") from error
 
 
 def describe(process: type[ProcessSettings]) -> str:

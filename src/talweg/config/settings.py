@@ -64,15 +64,6 @@ class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
             "--heartbeat", "TALWEG_HEARTBEAT", duration("10ms", "1m"), "Time between a broker's heartbeats."
         ),
     ] = 1.0
-    partitions_max: Annotated[
-        int,
-        Setting(
-            "--partitions-max",
-            "TALWEG_PARTITIONS_MAX",
-            whole(1, 1_000_000),
-            "Replicas of partitions that one broker carries at most.",
-        ),
-    ] = 4000
     body_bytes_max: Annotated[
         int,
         Setting("--body-max", "TALWEG_BODY_MAX", size("1 KiB", "1 GiB"), "Size of a request's body at most."),
@@ -373,6 +364,15 @@ class ManagerSettings(ProcessSettings, frozen=True, kw_only=True):
             "Replicas of a partition whose topic does not say.",
         ),
     ] = 3
+    partitions_max: Annotated[
+        int,
+        Setting(
+            "--partitions-max",
+            "TALWEG_PARTITIONS_MAX",
+            whole(1, 1_000_000),
+            "Replicas of partitions that one broker is given at most.",
+        ),
+    ] = 4000
     retention_seconds: Annotated[
         float | None,
         Setting(
