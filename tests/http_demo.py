@@ -22,6 +22,7 @@ from talweg.http import (
     Request,
     Server,
 )
+from talweg.http.server import HEAD_SECONDS_MAX
 
 ARROW, NDJSON = "application/vnd.apache.arrow.stream", "application/x-ndjson"
 BODY_BYTES_MAX = 100_000
@@ -277,12 +278,17 @@ async def wait_until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-def with_server(test: Callable[[Demo, Server], Awaitable[None]], **limits: Any) -> None:
+def with_server(
+    test: Callable[[Demo, Server], Awaitable[None]],
+    *,
+    head_seconds_max: float = HEAD_SECONDS_MAX,
+    **limits: Any,
+) -> None:
     """Runs a test against a demo on a free port, on the event loop that real processes use."""
 
     async def run() -> None:
         demo = Demo()
-        server = Server(demo.application(**limits))
+        server = Server(demo.application(**limits), head_seconds_max=head_seconds_max)
         await server.start()
         try:
             await test(demo, server)

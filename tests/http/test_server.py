@@ -230,6 +230,40 @@ def test_a_head_without_end_is_cut() -> None:
     with_server(test)
 
 
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET /top", b"GET /topics HTTP/1.1\r\nHost: demo\r\n"])
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_head_that_does_not_come_is_not_waited_for_for_ever(sent: bytes, asked_before: bool) -> None:
+    async def test(_: Demo, server: Server) -> None:
+        wire = await Wire.open(server.port)
+        if asked_before:
+            wire.ask("GET", "/topics")
+            assert (await wire.reply()).status == 200
+            wire.send(b"\r\n")  # what ends the time that a connection may rest between two requests
+        wire.send(sent)
+        if b"GET" in sent:
+            status, _, message = (await wire.reply()).failure
+            assert status == 400
+            assert "did not arrive in 0.2 s" in message
+        assert await wire.at_end()
+
+    with_server(test, head_seconds_max=0.2)
+
+
+def test_an_answer_that_takes_long_is_not_cut_off_by_half_of_the_next_head() -> None:
+    async def test(demo: Demo, server: Server) -> None:
+        wire = await Wire.open(server.port)
+        wire.ask("GET", "/wait")
+        await wait_until(lambda: demo.waiting == 1)
+        wire.send(b"GET /top")
+        await asyncio.sleep(0.3)  # longer than a head may take
+        demo.go_on.set()
+        assert (await wire.reply()).status == 200
+        assert (await wire.reply()).failure[0] == 400
+        assert await wire.at_end()
+
+    with_server(test, head_seconds_max=0.1)
+
+
 def test_a_large_body_does_not_count_as_head() -> None:
     async def test(_: Demo, server: Server) -> None:
         wire = await Wire.open(server.port)

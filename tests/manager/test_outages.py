@@ -1,6 +1,7 @@
 """The metadata store is down: changes stop, messages do not."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +83,10 @@ def test_a_manager_that_finds_no_store_at_its_start_waits_for_it(play: Play) -> 
         assert not (await cluster.caller.get(manager.endpoint, "/"))["healthy"]
         with pytest.raises(Unavailable):
             await cluster.caller.post(manager.endpoint, "/topics", name="t")
+        # It does not know of any topic or broker, which is not to know that there is none.
+        for listing in ("/topics", "/admin/brokers", "/admin/producers", "/admin/consumers", "/v1/metadata"):
+            with pytest.raises(MetadataUnavailable):
+                await cluster.caller.get(manager.endpoint, listing)
         switch.down = False
         await until(lambda: manager.is_primary, "it is the primary")
         assert (await cluster.caller.get(manager.endpoint, "/"))["healthy"]
@@ -111,9 +116,11 @@ def test_a_store_that_hangs_holds_up_no_messages(play: Play) -> None:
         await client.produce(primary.endpoint, "m0")
         hanging = True
         await until(lambda: not primary.is_primary, "the lease has lapsed")
-        for n in range(1, 5):
+        began = time.monotonic()
+        for n in range(1, 13):
             await client.produce(primary.endpoint, f"m{n}")
-        assert await client.consume_all(primary.endpoint) == [f"m{n}" for n in range(5)]
+        assert time.monotonic() - began < 4.0, "the store is waited for once, not with every message"
+        assert await client.consume_all(primary.endpoint) == [f"m{n}" for n in range(13)]
         hanging = False
         free.set()
         await until(lambda: primary.is_primary, "it is the primary again")

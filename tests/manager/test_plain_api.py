@@ -1,11 +1,14 @@
 """The plain API on a whole cluster, as people use it."""
 
+import asyncio
 import base64
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from manager.clusters import until
 from manager.conftest import Standing
 from talweg.errors import (
     BadRequest,
@@ -94,7 +97,7 @@ def test_a_deleted_topic_is_gone_with_its_clients(standing: Standing) -> None:
     client = Client(standing, "deleted")
     client.produce("x")
     standing.run(standing.caller.delete(standing.primary, "/topics/deleted"))
-    with pytest.raises(TopicNotFound):
+    with pytest.raises(TopicNotFound, match="'deleted'"):
         standing.get("/topics/deleted/partitions")
     with pytest.raises(ProducerNotFound):
         client.produce("y")
@@ -235,8 +238,6 @@ def test_a_consumer_may_wait_for_a_message(standing: Standing) -> None:
     client = Client(standing, "waiting")
 
     async def wait_and_produce() -> Any:
-        import asyncio
-
         query = {"topic": "waiting", "consumer_id": client.consumer_id, "wait_ms": 20_000}
         waiting = [
             asyncio.create_task(
@@ -267,6 +268,32 @@ def test_a_consumer_may_wait_for_a_message(standing: Standing) -> None:
         client.consume(wait_ms=50)
 
 
+def test_who_hangs_up_while_waiting_is_given_nothing(standing: Standing) -> None:
+    client = Client(standing, "hung-up")
+
+    async def under_way() -> int:
+        metrics = await standing.caller.client.request(standing.read_only, "GET", "/metrics", seconds_max=10)
+        line = next(x for x in metrics.body.decode().splitlines() if x.startswith("talweg_http_requests_u"))
+        return int(float(line.split()[1])) - 1  # without this one
+
+    async def nobody_waits() -> bool:
+        return not await under_way()
+
+    async def wait_and_hang_up() -> None:
+        where = urlsplit(standing.read_only)
+        _, writer = await asyncio.open_connection(where.hostname, where.port)
+        query = f"topic=hung-up&consumer_id={client.consumer_id}&wait_ms=25000"
+        writer.write(f"GET /consumer/consume?{query} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        await until(under_way, "it waits")
+        writer.close()
+        async with asyncio.timeout(15):
+            await until(nobody_waits)
+
+    standing.run(wait_and_hang_up())
+    client.produce("for whoever asks next")
+    assert client.consume()["message"] == "for whoever asks next"
+
+
 def test_a_message_that_is_no_text_comes_in_base64(standing: Standing) -> None:
     client = Client(standing, "bytes")
     partition = standing.get("/topics/bytes/partitions")["partitions"][0]
@@ -290,11 +317,11 @@ def test_a_message_that_is_no_text_comes_in_base64(standing: Standing) -> None:
 
 def test_a_client_of_another_topic_is_not_found(standing: Standing) -> None:
     client, other = Client(standing, "mine"), Client(standing, "yours")
-    with pytest.raises(ProducerNotFound):
+    with pytest.raises(ProducerNotFound, match="'mine'"):
         standing.post("/producer/produce", topic="mine", producer_id=other.producer_id, message="x")
     with pytest.raises(ProducerNotFound):
         standing.post("/producer/produce", topic="mine", producer_id=10**9, message="x")
-    with pytest.raises(ConsumerNotFound):
+    with pytest.raises(ConsumerNotFound, match="'mine'"):
         client.consume(consumer_id=other.consumer_id)
     with pytest.raises(ConsumerNotFound):
         standing.get("/size", topic="mine", consumer_id=10**9)
@@ -348,9 +375,16 @@ def test_only_brokers_at_allowed_addresses_are_added(standing: Standing) -> None
         with pytest.raises(BadRequest):
             standing.post("/admin/broker/add", endpoint=endpoint)
     known = standing.get("/admin/brokers")["brokers"][0]
-    assert standing.post("/admin/broker/add", endpoint=known["endpoint"])["broker_id"] == known["id"]
-    with pytest.raises(BadRequest):
-        standing.post("/admin/broker/add", endpoint=known["endpoint"], incarnation="another")
+    for endpoint in (known["endpoint"], f"{known['endpoint']}/"):
+        assert standing.post("/admin/broker/add", endpoint=endpoint)["broker_id"] == known["id"]
+    for wrong in (
+        {"incarnation": "another"},
+        {"peer_endpoint": "127.0.0.1:1"},
+        {"peer_endpoint": "nonsense"},
+    ):
+        with pytest.raises(BadRequest):
+            standing.post("/admin/broker/add", endpoint=known["endpoint"], **wrong)
+    assert standing.get("/admin/brokers")["brokers"][0]["endpoint"] == known["endpoint"]
 
 
 def test_a_broker_whose_partitions_have_nowhere_to_go_is_not_removed(standing: Standing) -> None:

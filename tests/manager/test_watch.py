@@ -74,12 +74,15 @@ def test_a_removed_broker_is_drained_first_and_loses_nothing(play: Play) -> None
     play(scenario)
 
 
-def test_a_broker_that_is_gone_for_long_is_replaced(play: Play) -> None:
+@pytest.mark.parametrize("deactivated", [False, True])
+def test_a_broker_that_is_gone_for_long_is_replaced(play: Play, deactivated: bool) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.start(brokers=4)
         client = await messages_in(cluster, "t", 8)
         carrying = await carriers(cluster, "t")
         name, gone = next((n, b.broker_id) for n, b in cluster.brokers.items() if b.broker_id in carrying)
+        if deactivated:
+            await cluster.caller.post(cluster.primary, "/admin/broker/deactivate", broker_id=gone)
         await cluster.stop_broker(name)
 
         async def is_rebuilt() -> bool:
@@ -88,6 +91,7 @@ def test_a_broker_that_is_gone_for_long_is_replaced(play: Play) -> None:
 
         await until(is_rebuilt)
         assert await client.consume_all(cluster.primary) == [f"m{n}" for n in range(8)]
+        assert (await cluster.statuses())[gone] == ("deactivated" if deactivated else "inactive")
 
     play(scenario, replace_seconds=1.0)
 

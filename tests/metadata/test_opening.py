@@ -42,6 +42,14 @@ def test_a_url_that_cannot_work_is_refused(url: str) -> None:
         open_metadata(url)
 
 
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("this is no database\n" * 100)
+    (tmp_path / "directory").mkdir()
+    for name in ("text", "directory"):
+        with pytest.raises(InvalidSetting, match="a file of SQLite's"):
+            open_metadata(f"sqlite:///{tmp_path / name}")
+
+
 @pytest.mark.parametrize(
     "url", ["postgresql+psycopg://me:secret@host:port/db", "redis://me:secret@host:port"]
 )

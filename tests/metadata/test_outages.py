@@ -1,6 +1,8 @@
 """A store whose server is killed: what callers hear, and that all goes on by itself when it is back."""
 
 import contextlib
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 
@@ -11,6 +13,8 @@ from server_process import wait_until
 from servers import MariadbServer, PostgresServer, RedisServer
 from talweg.errors import LeaseLost, MetadataUnavailable
 from talweg.metadata import MetadataCopy, MetadataStore, open_metadata
+from talweg.metadata.sql import SqlMetadata
+from talweg.metadata.sql_database import ANSWER_SECONDS_MAX
 
 SORTS: list[type[PostgresServer | MariadbServer | RedisServer]] = [PostgresServer, MariadbServer, RedisServer]
 
@@ -81,3 +85,14 @@ def acquire_again(store: MetadataStore, epoch: int) -> int:
     with contextlib.suppress(LeaseLost):  # a Redis that was restarted honours no lease
         return store.renew_lease(epoch, now_us=NOW_US, duration_us=SECOND_US).epoch
     return acquire(store)
+
+
+def test_a_host_that_goes_away_without_a_word_is_noticed(postgresql_server: PostgresServer) -> None:
+    with SqlMetadata(postgresql_server.url) as store, store._database.reading() as connection:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        with socket.socket(fileno=os.dup(driver.fileno())) as wire:
+            assert wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            idle, interval, count = (wire.getsockopt(socket.IPPROTO_TCP, option) for option in options)
+    assert idle + interval * count <= ANSWER_SECONDS_MAX

@@ -20,10 +20,10 @@ from talweg.http.answering import (
     json_response,
     raw_response,
 )
-from talweg.http.calls import Call, Parameters, RawAnswer, RawBody, RawResponse, Request
+from talweg.http.calls import Call, Parameters, RawAnswer, RawBody, RawResponse, Receive, Request
 from talweg.http.docs import docs_calls
 from talweg.http.openapi import declared_errors, openapi
-from talweg.http.reading import BodyBudget, JsonReader, ParameterReader, Receive
+from talweg.http.reading import BodyBudget, JsonReader, ParameterReader
 from talweg.http.routing import Router
 from talweg.http.traffic import Traffic
 
@@ -182,6 +182,7 @@ class Application:
             peer=scope.get("client"),
             body_type=body_type,
             media_type=media_type,
+            receive=receive,
         )
 
     def _failed(self, error: TalwegError, route: _Route | None, scope: Scope) -> Response:

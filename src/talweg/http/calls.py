@@ -4,6 +4,7 @@ A server is a list of calls. Routing, validation and the OpenAPI page are all ma
 declarations, so the page cannot say one thing and the server do another.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints
@@ -62,6 +63,8 @@ class RawResponse(msgspec.Struct, frozen=True, kw_only=True):
     headers: tuple[tuple[str, str], ...] = ()
 
 
+Receive = Callable[[], Awaitable[dict[str, Any]]]  # what ASGI gives an application to read with
+
 P = TypeVar("P", bound=Parameters | None)
 B = TypeVar("B", bound=Parameters | bytes | None)
 
@@ -69,7 +72,7 @@ B = TypeVar("B", bound=Parameters | bytes | None)
 class Request(Generic[P, B]):
     """What a handler is given: `Request[Its parameters, its body]`, either of them None if undeclared."""
 
-    __slots__ = ("body", "body_type", "headers", "media_type", "parameters", "peer")
+    __slots__ = ("_receive", "body", "body_type", "headers", "media_type", "parameters", "peer")
 
     def __init__(
         self,
@@ -80,6 +83,7 @@ class Request(Generic[P, B]):
         peer: tuple[str, int] | None = None,
         body_type: str = "",
         media_type: str = "",
+        receive: Receive | None = None,
     ) -> None:
         self.parameters = parameters
         self.body = body
@@ -87,11 +91,20 @@ class Request(Generic[P, B]):
         self.peer = peer  # address and port of whoever asks
         self.body_type = body_type  # of a RawBody: which of its media types came
         self.media_type = media_type  # of a RawAnswer: which of its media types to answer in
+        self._receive = receive  # None: whoever asks stays
 
     def header(self, name: str) -> str | None:
         """The first header of that name, which may be in any case."""
         wanted = name.lower().encode("latin-1")
         return next((value.decode("latin-1") for key, value in self.headers if key == wanted), None)
+
+    async def wait_until_gone(self) -> None:
+        """Returns when whoever asks has hung up, and will not see an answer."""
+        if self._receive is None:
+            await asyncio.get_running_loop().create_future()
+            return
+        while (await self._receive())["type"] != "http.disconnect":
+            pass  # what is left of a body that the call does not take
 
 
 Handler = Callable[[Any], Awaitable[Answer | RawResponse | None]]

@@ -2,17 +2,16 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import unquote_plus
 
 import msgspec
 
 from talweg.errors import BadRequest, BodyTooLarge, BodyTooSlow, NotAcceptable, Overloaded, UnsupportedMedia
-from talweg.http.calls import Call, Parameters, RawBody, header_names
+from talweg.http.calls import Call, Parameters, RawBody, Receive, header_names
 
 Headers = Sequence[tuple[bytes, bytes]]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 T = TypeVar("T")
 
 JSON: Final = "application/json"

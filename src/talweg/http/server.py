@@ -1,7 +1,8 @@
 """Serves an application on a port, inside an event loop that is running already.
 
 uvicorn does the work. What is changed here: it takes no signals (whoever runs the process does), it
-answers even a request that is no HTTP in JSON, and it bounds a request's head, which it would not.
+answers even a request that is no HTTP in JSON, and it bounds a request's head, in bytes and in time, which
+it would not.
 """
 
 import asyncio
@@ -9,10 +10,11 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Any, Final, cast
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from talweg.errors import BadRequest, InvalidSetting
 from talweg.http.answering import failure_response
@@ -20,6 +22,7 @@ from talweg.http.answering import failure_response
 Asgi = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
 HEAD_BYTES_MAX: Final = 64 << 10  # of a request line and its headers, beside what two reads may bring
+HEAD_SECONDS_MAX: Final = 30.0  # for a head to arrive, from the opening of a connection or its first byte
 KEEP_ALIVE_SECONDS: Final = 75  # longer than clients keep what they do not use: they close, we do not
 _BACKLOG: Final = 2048
 _HEAD_BEGINS: Final = b"HTTP/1.1 "
@@ -30,9 +33,17 @@ _LAST_WORDS_SECONDS: Final = 1.0  # for requests that were told to stop to say s
 class Server:
     """Listens from `start` to `stop`. Port 0 takes any free one."""
 
-    def __init__(self, application: Asgi, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        application: Asgi,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        head_seconds_max: float = HEAD_SECONDS_MAX,
+    ) -> None:
         self.host = host
         self.port = port  # the real one, after start
+        self._head_seconds_max = head_seconds_max
         self._application = application
         self._uvicorn: _Uvicorn | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -42,7 +53,7 @@ class Server:
         assert self._serving is None, "a server starts once"
         listening = await self._listen()
         self.port = listening.getsockname()[1]
-        self._uvicorn = _Uvicorn(_config(self._application))
+        self._uvicorn = _Uvicorn(_config(self._application, self._head_seconds_max))
         self._serving = asyncio.get_running_loop().create_task(self._uvicorn.serve([listening]))
         ready = asyncio.ensure_future(self._uvicorn.ready.wait())
         await asyncio.wait({ready, self._serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -152,17 +163,27 @@ class _JoiningTransport:
 class _Protocol(HttpToolsProtocol):
     """One connection."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    def __init__(self, *arguments: Any, head_seconds_max: float, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._in_head = False
         self._head_bytes = 0  # of reads that began and ended within the head that is coming in
+        self._head_seconds_max = head_seconds_max
+        self._head_timer: asyncio.TimerHandle | None = None  # while a head is waited for
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast("asyncio.Transport", _JoiningTransport(transport)))
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_has_come()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         began_in_head = self._in_head
         super().data_received(data)
+        # Without a timer either a request is being answered, or uvicorn has just stopped its own.
+        if self._head_timer is None and (self._in_head or self._is_idle):
+            self._wait_for_head()
         if began_in_head and self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
@@ -175,7 +196,30 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._head_has_come()
         super().on_headers_complete()
+
+    @property
+    def _is_idle(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        return cycle is None or cycle.response_complete
+
+    def _wait_for_head(self) -> None:
+        self._head_timer = self.loop.call_later(self._head_seconds_max, self._head_is_late)
+
+    def _head_has_come(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if not self._is_idle:
+            self._wait_for_head()  # the answer to the request before it comes first
+        elif self._in_head:
+            self.send_400_response(f"the head of the request did not arrive in {self._head_seconds_max:g} s")
+        else:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         """As every other failure."""
@@ -186,11 +230,11 @@ class _Protocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def _config(application: Asgi) -> uvicorn.Config:
+def _config(application: Asgi, head_seconds_max: float) -> uvicorn.Config:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     return uvicorn.Config(
         cast("Any", application),
-        http=_Protocol,
+        http=cast("Any", partial(_Protocol, head_seconds_max=head_seconds_max)),
         ws="none",
         lifespan="off",
         interface="asgi3",

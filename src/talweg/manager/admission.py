@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from talweg.errors import BadRequest, Forbidden, TalwegError
 from talweg.http import HttpClient
-from talweg.protocol.control import BrokerFace
+from talweg.protocol.control import AddBroker, BrokerFace
 
 _LOOK_SECONDS_MAX: Final = 3.0
 
@@ -20,10 +20,10 @@ class Admission:
         self._client = client
         self._networks = [ipaddress.ip_network(network) for network in networks]
 
-    async def look_at(self, endpoint: str, incarnation: str | None) -> BrokerFace:
-        """Who answers at a URL. Raises Forbidden, and BadRequest for anything but a broker, and for another
-        one than was named."""
-        host, port = _read(endpoint)
+    async def look_at(self, wanted: AddBroker) -> tuple[str, BrokerFace]:
+        """A broker's URL, as it is to be written down, and who answers there. Raises Forbidden, and
+        BadRequest for anything but a broker, and for one that is not as it was said to be."""
+        host, port = _read(wanted.endpoint)
         address = await self._address(host, port)
         try:
             # At the address that was checked, not at the name, which may stand for another by now.
@@ -32,9 +32,11 @@ class Admission:
             )
         except TalwegError as error:
             raise BadRequest(f"endpoint: no broker answers there: {error}") from None
-        if incarnation is not None and face.incarnation != incarnation:
+        if wanted.incarnation not in (None, face.incarnation):
             raise BadRequest("endpoint: another broker answers there")
-        return face
+        if wanted.peer_endpoint not in (None, face.peer_endpoint):
+            raise BadRequest(f"peer_endpoint: the broker that answers there has {face.peer_endpoint}")
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}", face
 
     async def _address(self, host: str, port: int) -> str:
         try:

@@ -7,10 +7,12 @@ from typing import Final
 from talweg.errors import (
     BrokerNotFound,
     Forbidden,
+    MetadataUnavailable,
     NowhereToMove,
     StaleVersion,
 )
 from talweg.http import Answer, Call, Request
+from talweg.http.calls import Handler
 from talweg.manager.admission import Admission
 from talweg.manager.calls_topics import WRITING
 from talweg.manager.parts import Parts
@@ -82,19 +84,18 @@ class AdminCalls:
                 errors=changing,
                 tag=_TAG,
             ),
-            Call("GET", "/admin/brokers", self._brokers, "All brokers", answer=BrokerList, tag=_TAG),
-            Call("GET", "/admin/producers", self._producers, "All producers", answer=ProducerList, tag=_TAG),
-            Call("GET", "/admin/consumers", self._consumers, "All consumers", answer=ConsumerList, tag=_TAG),
+            _listing("/admin/brokers", self._brokers, "All brokers", BrokerList),
+            _listing("/admin/producers", self._producers, "All producers", ProducerList),
+            _listing("/admin/consumers", self._consumers, "All consumers", ConsumerList),
         ]
 
     async def _add(self, request: Request[None, AddBroker]) -> BrokerAdded:
-        wanted = request.body
-        face = await self._admission.look_at(wanted.endpoint, wanted.incarnation)
+        endpoint, face = await self._admission.look_at(request.body)
         broker = await self._parts.writer.write(
             lambda store, epoch: store.register_broker(
-                wanted.endpoint,
+                endpoint,
                 face.incarnation,
-                peer_endpoint=wanted.peer_endpoint or face.peer_endpoint,
+                peer_endpoint=face.peer_endpoint,
                 now_us=time.time_ns() // 1000,
                 epoch=epoch,
             )
@@ -149,6 +150,7 @@ class AdminCalls:
 
     async def _brokers(self, request: Request[None, None]) -> BrokerList:
         await self._parts.follower.refresh()
+        self._parts.follower.check_loaded()
         brokers = self._parts.follower.copy.brokers
         known = {broker.id: broker.last_heartbeat_us for broker in brokers.values()}
         last = await self._parts.heartbeats.last(MemberKind.BROKER, known)
@@ -178,6 +180,7 @@ class AdminCalls:
         return ConsumerList(consumers=await self._shown(MemberKind.CONSUMER, clients))
 
     async def _shown(self, kind: MemberKind, clients: Mapping[int, Producer | Consumer]) -> list[ClientShown]:
+        self._parts.follower.check_loaded()
         known = {number: client.last_heartbeat_us for number, client in clients.items()}
         last = await self._parts.heartbeats.last(kind, known)
         alive_since = time.time_ns() // 1000 - int(self._parts.settings.client_seconds * 1e6)
@@ -191,3 +194,7 @@ class AdminCalls:
             )
             for number, client in sorted(clients.items())
         ]
+
+
+def _listing(path: str, handler: Handler, summary: str, answer: type[Answer]) -> Call:
+    return Call("GET", path, handler, summary, answer=answer, errors=(MetadataUnavailable,), tag=_TAG)

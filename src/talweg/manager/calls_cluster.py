@@ -94,6 +94,7 @@ class ClusterCalls:
         if names:
             topics = [await follower.topic(name) for name in dict.fromkeys(names)]
         else:
+            follower.check_loaded()
             internal = request.parameters.internal
             shown = [
                 t for t in follower.copy.topics.values() if internal or not t.name.startswith(RESERVED_PREFIX)

@@ -127,7 +127,9 @@ class ConsumerCalls:
 
     async def _consume(self, request: Request[Consume, None]) -> Consumed:
         wanted = request.parameters
-        taken = await self._take(wanted.topic, wanted.consumer_id, wanted.partition, wanted.wait_ms)
+        taken = await self._take(
+            wanted.topic, wanted.consumer_id, wanted.partition, wanted.wait_ms, request.wait_until_gone
+        )
         if taken is None:
             raise NoMessage("no message is left for this consumer now")
         partition, message = taken

@@ -61,7 +61,7 @@ class TopicCalls:
                 self._list,
                 "The names of all topics",
                 answer=TopicList,
-                errors=(TopicNotFound,),
+                errors=(TopicNotFound, MetadataUnavailable),
                 tag=_TAG,
             ),
             Call(
@@ -99,6 +99,7 @@ class TopicCalls:
 
     async def _list(self, request: Request[None, None]) -> TopicList:
         await self._parts.follower.refresh()
+        self._parts.follower.check_loaded()
         topics = sorted(t for t in self._parts.follower.copy.topics if not t.startswith(RESERVED_PREFIX))
         if not topics:
             raise TopicNotFound("no topics found")

@@ -6,17 +6,19 @@ nothing else. When that partition has nothing left, all of them are looked at.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from talweg.errors import ConsumerNotFound, PartitionNotFound, Unavailable
-from talweg.manager.follower import Follower, check_partition
+from talweg.manager.follower import Follower, check_partition, shown_name
 from talweg.manager.routing import ENDS, TAKE, Question, Router
 from talweg.manager.tails import Tails
 from talweg.manager.turns import first_with_messages, order_of_turns
 from talweg.metadata import Consumer, Topic
 from talweg.protocol.bundles import AskEnd, Empty, Ends, Moved, Outcome, Take, Taken, consumer_name
+
+Gone = Callable[[], Coroutine[Any, Any, None]]  # returns when whoever consumes has hung up
 
 CURSORS_MAX: Final = 100_000  # consumers whose positions are remembered; the longest known go first
 _TOKEN_BITS: Final = 63
@@ -67,7 +69,9 @@ class Consuming:
             consumer = await self._follower.consumer(consumer_id)
         topic = copy.topics.get(topic_name)
         if topic is None or consumer.topic_incarnation != topic.incarnation:
-            raise ConsumerNotFound(f"consumer {consumer_id} is not registered for this topic")
+            raise ConsumerNotFound(
+                f"consumer {consumer_id} is not registered for topic {shown_name(topic_name)}"
+            )
         if partition is not None:
             check_partition(topic, partition)
             if consumer.partition is not None and consumer.partition != partition:
@@ -77,9 +81,10 @@ class Consuming:
         return topic, consumer
 
     async def consume(
-        self, topic_name: str, consumer_id: int, partition: int | None = None, wait_ms: int = 0
+        self, topic_name: str, consumer_id: int, partition: int | None, wait_ms: int, gone: Gone
     ) -> tuple[int, Taken] | None:
-        """The next message and its partition; None when everything is read, also after the wait.
+        """The next message and its partition; None when everything is read, also after the wait, which ends
+        when whoever consumes is gone.
 
         Raises ConsumerNotFound, PartitionNotFound, Unavailable, and what the leader says.
         """
@@ -91,14 +96,23 @@ class Consuming:
             async with cursor.lock:
                 return await self._next(topic, cursor, partition)
         wait_until = self._loop.time() + min(wait_ms / 1000, self._wait_seconds_max)
-        while True:
-            ends: dict[int, int] = {}
-            async with cursor.lock:
-                taken = await self._next(topic, cursor, partition, ends)
-            left = wait_until - self._loop.time()
-            if taken is not None or left <= 0 or self._tails.closed:
-                return taken
-            await self._tails.wait({topic.incarnation + p: end for p, end in ends.items()}, left)
+        leaving: asyncio.Task[None] | None = None
+        try:
+            while True:
+                ends: dict[int, int] = {}
+                async with cursor.lock:
+                    if leaving is not None and leaving.done():
+                        return None  # a message that is taken now would be seen by nobody, ever
+                    taken = await self._next(topic, cursor, partition, ends)
+                left = wait_until - self._loop.time()
+                if taken is not None or left <= 0 or self._tails.closed:
+                    return taken
+                if leaving is None:
+                    leaving = self._loop.create_task(gone())
+                await self._tails.wait({topic.incarnation + p: end for p, end in ends.items()}, left, leaving)
+        finally:
+            if leaving is not None:
+                leaving.cancel()
 
     async def sizes(self, topic_name: str, consumer_id: int, partition: int | None = None) -> dict[int, int]:
         """How many messages the consumer has not read, by partition. Raises as `consume` does."""

@@ -24,6 +24,8 @@ from talweg.metadata import Assignment, Changes, Consumer, MetadataCopy, Produce
 
 _REFRESH_SECONDS_MAX: Final = 1.0  # that a listing waits for the newest: then it shows what there is
 
+_NAME_LENGTH_MAX: Final = 300  # of a topic's name that is repeated to whoever sent it
+
 _log = logging.getLogger("talweg.manager")
 
 
@@ -74,6 +76,11 @@ class Follower:
         except (MetadataUnavailable, TimeoutError):
             pass
 
+    def check_loaded(self) -> None:
+        """Raise MetadataUnavailable while the store was never read: that nothing is known says nothing."""
+        if not self.loaded:
+            raise MetadataUnavailable("the metadata store could not be reached yet, so nothing is known")
+
     async def topic(self, name: str) -> Topic:
         """A topic; raises TopicNotFound, or MetadataUnavailable when that cannot be known."""
         topic = self.copy.topics.get(name)
@@ -81,7 +88,7 @@ class Follower:
             await self.follow()
             topic = self.copy.topics.get(name)
         if topic is None:
-            raise TopicNotFound("there is no topic of that name")
+            raise TopicNotFound(f"there is no topic {shown_name(name)}")
         return topic
 
     async def producer(self, number: int) -> Producer:
@@ -163,3 +170,8 @@ def check_partition(topic: Topic, partition: int) -> None:
     """Raise PartitionNotFound unless the topic has it."""
     if partition >= topic.partitions:
         raise PartitionNotFound(f"topic {topic.name} has partitions 0 to {topic.partitions - 1}")
+
+
+def shown_name(topic: str) -> str:
+    """A topic's name that somebody gave, in a message: it may be anything, of any length."""
+    return repr(topic[:_NAME_LENGTH_MAX])

@@ -35,6 +35,7 @@ class Forwarding:
         self._client = client
         self._endpoint = endpoint
         self._seconds_max = request_seconds_max + _GRACE_SECONDS
+        self._lapse_looked_into = 0.0  # the last lapse of the lease after which we have tried to learn more
 
     def primary(self) -> str | None:
         """The primary's URL, if that is another manager."""
@@ -49,11 +50,13 @@ class Forwarding:
         lapsed_at = self._lease.lapsed_at
         if lapsed_at is None:
             return self._lease.holds
-        if self._follower.looked_at < lapsed_at:
-            # After a pause of ours, say: another may be the primary by now.
+        if max(self._follower.looked_at, self._lapse_looked_into) < lapsed_at:
+            # After a pause of ours, say: another may be the primary by now. But a store that hangs is not
+            # waited for with every message.
             with contextlib.suppress(MetadataUnavailable, TimeoutError):
                 async with asyncio.timeout(_STAND_IN_SECONDS_MAX):
                     await self._follower.follow()
+            self._lapse_looked_into = lapsed_at
         lease = self._follower.copy.lease
         return lease is not None and lease.endpoint == self._endpoint
 

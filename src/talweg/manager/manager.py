@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-from talweg.config import ManagerSettings
+from talweg.config import ManagerSettings, blaming
 from talweg.errors import MetadataUnavailable, TalwegError, Unavailable
 from talweg.http import Application, HttpClient, Limits, MetricsCall, Server, Traffic
 from talweg.http.answering import failure_response
@@ -70,7 +70,8 @@ class Manager:
         self.failed = asyncio.get_running_loop().create_future()
         gate = _Gate()
         server = Server(gate, settings.host, settings.port)
-        port = await server.start()
+        with blaming("--host, --port"):
+            port = await server.start()
         self.endpoint = settings.endpoint(port)
         self._server = server
         try:
@@ -90,7 +91,7 @@ class Manager:
         waiting_client = HttpClient(connections_max=_WAITING_CONNECTIONS_MAX)
         self._stopping.push_async_callback(waiting_client.close)
         follower = Follower(store, settings.follow_seconds)
-        with contextlib.suppress(MetadataUnavailable):
+        with contextlib.suppress(MetadataUnavailable), blaming("--metadata"):
             await follower.follow()
         parts = self._put_together(store, client, waiting_client, follower)
         self._parts = parts

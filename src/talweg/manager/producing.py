@@ -7,7 +7,7 @@ from typing import Final
 import crc32c
 
 from talweg.errors import BodyTooLarge, PartitionNotFound, ProducerNotFound, TalwegError
-from talweg.manager.follower import Follower, check_partition
+from talweg.manager.follower import Follower, check_partition, shown_name
 from talweg.manager.routing import APPEND, ENDS, Question, Router
 from talweg.manager.turns import least_written
 from talweg.metadata import Topic
@@ -58,7 +58,9 @@ class Producing:
             producer = await self._follower.producer(producer_id)
         topic = copy.topics.get(topic_name)
         if topic is None or producer.topic_incarnation != topic.incarnation:
-            raise ProducerNotFound(f"producer {producer_id} is not registered for this topic")
+            raise ProducerNotFound(
+                f"producer {producer_id} is not registered for topic {shown_name(topic_name)}"
+            )
         in_turn = False
         if partition is not None:
             check_partition(topic, partition)

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import unquote
 
-from talweg.errors import MetadataUnavailable
+from talweg.errors import InvalidSetting, MetadataUnavailable
 from talweg.metadata import MetadataStore, open_metadata
 
 T = TypeVar("T")
@@ -65,9 +66,8 @@ class StoreCalls:
         with self._opening:
             if self._store is None:
                 if self._url.startswith(_SQLITE):
-                    Path(self._url.removeprefix(_SQLITE).partition("?")[0]).parent.mkdir(
-                        parents=True, exist_ok=True
-                    )
+                    path = unquote(self._url.removeprefix(_SQLITE).partition("?")[0])
+                    _make_directory(Path(path).parent)
                 self._store = self._open_store(self._url)
         return ask(self._store)
 
@@ -81,3 +81,10 @@ class StoreCalls:
             await asyncio.sleep(_LOOK_SECONDS)
         if self._store is not None:
             await asyncio.to_thread(self._store.close)
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidSetting(f"the directory {directory} cannot be made: {error.strerror}") from error

@@ -46,8 +46,9 @@ class Tails:
         self._polls: dict[int, dict[asyncio.Task[None], frozenset[int]]] = {}  # by broker; what each asks for
         self.closed = False
 
-    async def wait(self, beyond: Mapping[int, int], seconds_max: float) -> None:
-        """Wait until one of the groups may end beyond its offset. May return early: look again."""
+    async def wait(self, beyond: Mapping[int, int], seconds_max: float, unless: asyncio.Future[None]) -> None:
+        """Wait until one of the groups may end beyond its offset, or `unless` is done. May return early: look
+        again."""
         if self.closed:
             return
         waiter = _Waiter(beyond, asyncio.get_running_loop().time() + seconds_max)
@@ -55,10 +56,9 @@ class Tails:
             self._waiters.setdefault(group, set()).add(waiter)
         try:
             self._poll(beyond)
-            async with asyncio.timeout(seconds_max):
-                await waiter.woken
-        except TimeoutError:
-            pass
+            await asyncio.wait(
+                {waiter.woken, unless}, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             for group in beyond:
                 waiters = self._waiters[group]

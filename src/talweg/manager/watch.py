@@ -241,8 +241,10 @@ class Watch:
         )
 
     def _leaves(self, broker: Broker) -> bool:
-        if broker.status is BrokerStatus.INACTIVE:
-            return self._health.gone_seconds(broker.id) >= self._replace_seconds
+        if broker.status in (BrokerStatus.INACTIVE, BrokerStatus.DEACTIVATED):
+            # Both, because it may be we who were away for so long.
+            gone_seconds = self._health.gone_seconds(broker.id)
+            return self._health.misses(broker.id) and gone_seconds >= self._replace_seconds
         return broker.status is BrokerStatus.DRAINING
 
     async def _begin_moves(self) -> bool:

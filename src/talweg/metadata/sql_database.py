@@ -29,6 +29,8 @@ _DRIVERS: Final = {
     "mysql": "mysql+pymysql",
     "mariadb": "mariadb+pymysql",
 }
+# What SQLite says of a file that will never do, by the beginnings of its error's name.
+_UNUSABLE: Final = ("SQLITE_NOTADB", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")
 _EXTRAS: Final = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
 
 
@@ -74,8 +76,13 @@ class Database:
         self._engine.dispose()
 
     def _create_tables(self) -> None:
-        with self.reading():
-            pass  # a database that does not answer is told at once, not after all attempts
+        try:
+            with self.reading():
+                pass  # a database that does not answer is told at once, not after all attempts
+        except MetadataUnavailable as error:
+            if isinstance(error.__cause__, DBAPIError) and _is_unusable(error.__cause__):
+                raise InvalidSetting(f"expected a file of SQLite's: {error}") from error
+            raise
         for attempt in range(1, _CREATE_ATTEMPTS_MAX + 1):
             try:
                 with self.writing() as connection:
@@ -87,6 +94,11 @@ class Database:
                 # Another process may have created them between our look and our attempt.
                 if attempt == _CREATE_ATTEMPTS_MAX:
                     raise
+
+
+def _is_unusable(error: DBAPIError) -> bool:
+    """Whether it is an SQLite file that trying again will not make a database."""
+    return str(getattr(error.orig, "sqlite_errorname", "")).startswith(_UNUSABLE)
 
 
 def _checked_url(text: str) -> URL:
@@ -136,8 +148,13 @@ def _connect_arguments(backend: str) -> dict[str, Any]:
         milliseconds = ANSWER_SECONDS_MAX * 1000
         return {
             "connect_timeout": CONNECT_SECONDS_MAX,
+            # Neither helps when the host goes away without a word while it is to answer: the server cannot
+            # count any more, and nothing is on its way that would have to be acknowledged.
             "tcp_user_timeout": milliseconds,
             "options": f"-c statement_timeout={milliseconds}",
+            "keepalives_idle": ANSWER_SECONDS_MAX // 3,
+            "keepalives_interval": ANSWER_SECONDS_MAX // 3,
+            "keepalives_count": 2,
         }
     return {
         "connect_timeout": CONNECT_SECONDS_MAX,
