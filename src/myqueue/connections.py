@@ -5,6 +5,7 @@ A pool and not one for each thread, because a thread that ends would leave its c
 
 import http.client
 import json
+import os
 import socket
 import threading
 import time
@@ -22,9 +23,10 @@ _ANSWER_BYTES_MAX: Final = 64 << 20
 
 
 class Connections:
-    """Asks servers for JSON. Safe to use from many threads."""
+    """Asks servers for JSON. Safe to use from many threads of the process that made it."""
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._idle: dict[str, list[tuple[float, http.client.HTTPConnection]]] = {}  # the latest used last
         self._closed = False
@@ -36,6 +38,10 @@ class Connections:
 
         Raises Unreachable when nothing was sent, and Unavailable when no answer came: it may have been done.
         """
+        if os.getpid() != self._process:
+            # Two processes would read each other's answers; and of two messages with the same producer's
+            # number and sequence, the second would be taken for a copy of the first, and answered for.
+            raise RuntimeError("it was made before a fork: make one in each process")
         status, content = self._exchange(endpoint, method, target, body, seconds_max)
         if not 200 <= status < 300:
             raise error_of(status, content)

@@ -12,8 +12,11 @@ from talweg.testing.asking import Asker
 from talweg.testing.cluster import LocalCluster
 from talweg.testing.processes import wait_until
 
-SETTINGS = {role: flags | {"--partitions-max": "200"} for role, flags in quick.QUICK.items()}
-SETTINGS["broker"] |= {"--snapshot-every": "64 KiB", "--retention-every": "100ms"}  # cut finely, look often
+SETTINGS = {
+    "broker": quick.QUICK["broker"]
+    | {"--snapshot-every": "64 KiB", "--retention-every": "100ms"},  # cut finely, look often
+    "manager": quick.QUICK["manager"] | {"--partitions-max": "200"},
+}
 
 
 @pytest.fixture(scope="module")

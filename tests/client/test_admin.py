@@ -100,6 +100,10 @@ def test_topics_that_cannot_be_are_refused(topic: str, admin: Any) -> None:
         admin.create_topic("no spaces, please")
     with pytest.raises(BadRequest, match="partitions"):
         admin.create_topic(f"{topic}-none", 0)
+    for use in (admin.create_topic, admin.delete_topic, admin.topic):
+        with pytest.raises(TypeError, match="topic: expected a str, not bytes"):
+            use(b"abc")  # it would be YWJj on the wire
+    assert "YWJj" not in admin.topics()
 
 
 def test_too_few_brokers_are_said_in_time(cluster: LocalCluster, topic: str, servers: list[str]) -> None:
@@ -222,7 +226,7 @@ def test_the_status_says_who_does_not_lead(cluster: LocalCluster, topic: str, ad
 def test_nobody_at_the_address_is_said_in_time() -> None:
     threads = threading.active_count()
     with Admin("127.0.0.1:1", timeout=0.3) as admin:
-        with pytest.raises(Unreachable):
+        with pytest.raises(Unreachable, match=r"no manager answers at .*:1: start the cluster.*TALWEG_URL"):
             admin.topics()
         (manager,) = admin.managers()
         assert manager.role is None
@@ -230,6 +234,18 @@ def test_nobody_at_the_address_is_said_in_time() -> None:
     with pytest.raises(Unavailable, match="closed"):
         admin.topics()
     admin.close()
+
+
+def test_one_that_was_closed_says_so_at_once() -> None:
+    async def work() -> None:
+        admin = AsyncAdmin("127.0.0.1:1", timeout=60)
+        await admin.close()
+        async with asyncio.timeout(10):
+            for call in (admin.topics(), admin.create_topic("t"), admin.offsets("t", "latest")):
+                with pytest.raises(Unavailable, match="closed"):
+                    await call
+
+    asyncio.run(work())
 
 
 # Who has read how far

@@ -2,15 +2,19 @@
 
 import asyncio
 import os
+import signal
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from talweg.client import background as background_module
+from talweg.client import exits
 from talweg.client.background import Background
+from talweg.client.delivery import callbacks_lock
 from talweg.errors import Unavailable
 
 
@@ -54,6 +58,41 @@ def test_a_fork_has_no_thread() -> None:
     _, status = os.waitpid(child, 0)
     background.close()
     assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_a_fork_waits_for_no_lock_of_a_thread_that_it_does_not_have() -> None:
+    assert exits  # with producers, it is loaded, and sees to the lock of their deliveries
+    background = Background("test")
+    begun, forking, forked = threading.Event(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with background._lock:
+            with callbacks_lock:
+                begun.set()
+                forking.wait()
+                time.sleep(0.1)  # the fork has begun, or waits for us
+            forked.wait()
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    begun.wait()
+    forking.set()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            if callbacks_lock.acquire(timeout=10):
+                signal.alarm(10)  # ends it if one of these waits
+                background.close()
+                background.run(asyncio.sleep(0))
+        except Unavailable:
+            code = 7
+        finally:
+            os._exit(code)
+    forked.set()
+    holding.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    background.close()
 
 
 def test_what_is_being_done_when_it_is_closed_is_refused() -> None:

@@ -1,5 +1,6 @@
 """Consumers on a real cluster: everything they can be asked, and both of them alike."""
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -336,6 +337,19 @@ def test_a_group_may_be_sent_back(cluster: LocalCluster, topic: str, consume: Ma
         assert consumer.committed(topic, 0) == 2
 
 
+def test_a_group_goes_back_once_for_each_seek(cluster: LocalCluster, topic: str, consume: Make) -> None:
+    create(cluster, topic)
+    produce(cluster, topic, numbered(10))
+    with consume(topic, group="g", enable_auto_commit=False) as consumer:
+        consumer.seek(topic, 0, 2)
+        consumer.commit()
+        with consume(topic, group="g") as other:
+            taken(other, 8)
+        taken(consumer, 1)
+        consumer.commit()
+        assert consumer.committed(topic, 0) == 10, "it was further by then"
+
+
 def test_a_group_that_read_nothing_keeps_its_place(cluster: LocalCluster, topic: str, consume: Make) -> None:
     create(cluster, topic)
     produce(cluster, topic, numbered(3))
@@ -384,14 +398,19 @@ def test_a_topic_that_is_not_there_is_named(cluster: LocalCluster, topic: str, c
     ("topics", "settings", "named"),
     [
         ((), {}, "topics"),
+        ((["t", "u"],), {}, "topics"),
+        ((b"t",), {}, "topics"),
         (("t",), {"auto_offset_reset": "newest"}, "auto_offset_reset"),
         (("t",), {"fetch_bytes": 0}, "fetch_bytes"),
         (("t",), {"max_poll_records": "many"}, "max_poll_records"),
         (("t", "u"), {"partitions": [0]}, "partitions"),
         (("t",), {"partitions": {"u": [0]}}, "partitions"),
         (("t",), {"partitions": []}, "partitions"),
+        (("t",), {"partitions": 0}, "partitions"),
+        (("t",), {"partitions": {"t": 0}}, "partitions"),
         (("t",), {"partitions": [-1]}, "partitions"),
         (("t",), {"group": "#1"}, "group"),
+        (("t",), {"group": 1}, "group"),
         (("t",), {"servers": "ftp://x"}, "servers"),
     ],
 )
@@ -427,6 +446,26 @@ def test_close_wakes_whoever_waits(cluster: LocalCluster, topic: str, servers: l
         consumer.poll_batch()
     with pytest.raises(Unavailable, match="closed"):
         consumer.lag()
+
+
+def test_one_that_nobody_can_close_any_more_ends_by_itself(
+    cluster: LocalCluster, topic: str, servers: list[str]
+) -> None:
+    create(cluster, topic)
+    produce(cluster, topic, numbered(3))
+    threads = threading.active_count()
+
+    def read_two_and_forget_it() -> None:
+        for message in Consumer(topic, servers=servers, group="g"):
+            if message.offset == 1:
+                break
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="a consumer was not closed"):
+        read_two_and_forget_it()
+    wait_until(lambda: threading.active_count() == threads, "its threads to end", 20)
+    with Consumer(topic, servers=servers, group="g") as consumer:
+        assert next(iter(consumer)).offset == 1, "what was at hand is given again"
 
 
 @pytest.fixture

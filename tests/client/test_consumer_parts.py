@@ -116,6 +116,24 @@ def test_an_error_comes_after_what_was_read_before_it_and_is_tried_again() -> No
     assert ahead.prefetched.take() is None
 
 
+def test_one_outage_is_told_once_and_what_does_not_pass_by_itself_is_told_for_each() -> None:
+    ahead = Ahead()
+    places = [("t", number) for number in range(5)]
+    for place in places:
+        ahead.prefetched.open(place, 0)
+    for place in places[:3]:
+        ahead.prefetched.fail(place, Unavailable(f"{place} is gone"))
+    for place in places[3:]:
+        ahead.prefetched.fail(place, CorruptBatch(f"{place} is damaged"))
+    with pytest.raises(Unavailable):
+        ahead.prefetched.take()
+    assert ahead.told == places[:3], "all of them are tried again"
+    for place in places[3:]:
+        with pytest.raises(CorruptBatch, match=str(place[1])):
+            ahead.prefetched.take()
+    assert ahead.prefetched.take() is None
+
+
 def test_what_is_read_elsewhere_is_forgotten() -> None:
     ahead = Ahead()
     ahead.prefetched.open(PLACE, 0)

@@ -1,10 +1,11 @@
 """What a producer accepts arrives: all of it, in order, where it belongs, as it was. For both producers."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -139,6 +140,16 @@ def test_many_at_once_arrive_in_order(producer: Any, servers: list[str], topic: 
     assert messages[20_102].timestamp > 5
     assert sum(run.count for run in many.result()) == 20_000
     assert many.result()[0].offset == 3
+
+
+def test_moments_of_many_may_be_datetimes(producer: Any, servers: list[str], topic: str) -> None:
+    tokyo = timezone(timedelta(hours=9))
+    moments = [datetime(2026, 1, 31, 12, tzinfo=zone) for zone in (UTC, tokyo)]
+    producer.send_many(topic, [b"a", b"b", b"c"], partition=0, timestamps=[*moments, None])
+    producer.flush()
+    found = read_topic(servers, topic)[0]
+    assert [message.timestamp for message in found[:2]] == [each.timestamp() * 1e6 for each in moments]
+    assert found[2].timestamp > found[0].timestamp
 
 
 def test_many_at_once_without_a_partition_are_where_the_result_says(
@@ -383,9 +394,11 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"value": b"", "timestamp": datetime(2026, 1, 1)}, ValueError, "time zone"),  # noqa: DTZ001
     ({"value": b"", "headers": "ab"}, TypeError, "headers: expected"),
     ({"value": b"", "headers": {"a": 1}}, TypeError, "header 'a'"),
+    ({"value": b"", "headers": {"\udcff": b""}}, UnicodeEncodeError, "surrogates"),
     ({"value": b"x" * 1001}, BatchTooLarge, "1001 bytes; message_bytes_max allows 1000"),
     ({"value": b"x" * 999, "headers": {"ab": None}}, BatchTooLarge, "message_bytes_max"),
     ({"value": b"", "topic": "no such name"}, BadTopicName, "no such name"),
+    ({"value": b"", "topic": b"abc"}, TypeError, "topic: expected a str, not bytes"),
 ]
 REFUSED_LISTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"values": b"abc"}, TypeError, "values: expected a list"),
@@ -393,6 +406,9 @@ REFUSED_LISTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"values": [b"a"], "keys": [b"k", b"l"]}, ValueError, "2 keys for 1 values"),
     ({"values": [b"a"] * 100, "keys": [1] * 100}, TypeError, "keys"),
     ({"values": [b"a"], "timestamps": ["now"]}, TypeError, "timestamps"),
+    ({"values": [b"a"], "timestamps": [1.5]}, TypeError, "timestamps: .* not double"),
+    ({"values": [b"a"], "timestamps": [datetime(2026, 1, 1)]}, TypeError, "time zone"),  # noqa: DTZ001
+    ({"values": [b"a"] * 100, "partition": "0"}, TypeError, "partition: expected a number, not str"),
     ({"values": [b"a"] * 99 + [b"a" * 1001]}, BatchTooLarge, "message_bytes_max"),
     ({"values": [b"a" * 1001]}, BatchTooLarge, "message_bytes_max"),
 ]
@@ -441,6 +457,12 @@ def test_arrow_that_cannot_be_sent_is_refused(producer: Any, topic: str) -> None
 def test_a_setting_that_cannot_work_is_named(face: Any, setting: str, value: Any) -> None:
     with pytest.raises(InvalidSetting, match=f"^{setting}: "):
         face(**{"servers": "127.0.0.1:1"} | {setting: value})
+
+
+def test_a_setting_that_is_unknown_is_named_and_that_is_all_that_is_said(face: Any) -> None:
+    with pytest.raises(TypeError, match="bootstrap_servers"):
+        face(servers="127.0.0.1:1", bootstrap_servers="127.0.0.1:1")
+    gc.collect()  # an error in __del__ would be told here
 
 
 def test_acks_1_is_as_safe_as_all_and_acks_0_waits_for_nothing(

@@ -20,6 +20,7 @@ from talweg.client.sending import Sending, Wanted
 from talweg.errors import (
     DeliveryFailed,
     NotFound,
+    OutOfSequence,
     Overloaded,
     TalwegError,
     Unavailable,
@@ -420,3 +421,17 @@ def test_what_comes_behind_a_message_in_doubt_is_not_taken_for_it(servers: list[
     assert "may have been written" in str(lost)
     assert rest == list(range(1, 10))
     assert values_of(read_topic(servers, topic)[0]) == [b"%016d" % number for number in range(10)]
+
+
+def test_a_message_in_doubt_is_not_sent_under_another_name(servers: list[str], topic: str) -> None:
+    """A partition that has forgotten who sent it would take it for another."""
+
+    def loses(asked: int) -> bool:
+        if asked == 2:
+            raise OutOfSequence("expected 5")
+        return asked == 1
+
+    lost, *rest = play(servers, topic, loses, 3)
+    assert isinstance(lost, OutOfSequence)
+    assert rest == [1, 2]
+    assert values_of(read_topic(servers, topic)[0]) == [b"%016d" % number for number in range(3)]

@@ -16,8 +16,8 @@ from talweg.client.async_transaction import AsyncTransaction
 from talweg.client.staging import Staging
 from talweg.client.transaction import Transaction
 from talweg.client.transactions import Transactions
-from talweg.errors import PartitionNotFound, StageExpired, Unavailable, Undecided
-from talweg.protocol.transactions import StageRef
+from talweg.errors import BadRequest, PartitionNotFound, StageExpired, Unavailable, Undecided
+from talweg.protocol.transactions import DECISION_STAGES_MAX, STAGE_MIN, StageRef
 from talweg.testing.cluster import LocalCluster
 from talweg.testing.processes import wait_until
 
@@ -218,6 +218,31 @@ def test_a_decision_that_was_not_carried_out_is_carried_out_by_whoever_comes_nex
     else:
         assert run(transactions.roll_forward(name))
     assert values(servers, topic) == [b"first"]
+
+
+def test_a_decision_stays_open_while_one_of_its_topics_is_not_there(
+    cluster: LocalCluster, servers: list[str], topic: str, producer: Producer
+) -> None:
+    # The metadata store may have forgotten it, and it comes back: completed, its messages would be discarded.
+    other = f"{topic}-other"
+    create(cluster, topic)
+    create(cluster, other)
+    run, transactions = producer._core._background.run, Transactions(producer._core._cluster, seconds_max=30)
+    name = f"{topic}/1"
+    staged = stage(producer, topic, name, b"here") + stage(producer, other, name, b"there")
+    assert run(transactions.decide(name, staged)).ours
+    with cluster.ask() as manager:
+        manager.delete(f"/topics/{other}")
+    assert run(transactions.roll_forward(name))
+    assert values(servers, topic) == [b"here"]
+    assert not run(transactions.decision(name)).completed
+
+
+def test_more_stages_than_can_be_decided_on_are_told_with_a_remedy(producer: Producer) -> None:
+    run, transactions = producer._core._background.run, Transactions(producer._core._cluster, seconds_max=30)
+    stages = [StageRef(topic="t", partition=0, stage=STAGE_MIN + n) for n in range(DECISION_STAGES_MAX + 1)]
+    with pytest.raises(BadRequest, match=r"50001 stages.*fewer tasks"):
+        run(transactions.finish("many", stages))
 
 
 # In an event loop

@@ -9,10 +9,11 @@ from myqueue import ApiHandler
 from shared_clusters import shared_cluster
 from talweg.testing.cluster import LocalCluster
 
-BOTH = {"--heartbeat": "200ms", "--partitions-max": "200", "--request-timeout": "3s"}
+BOTH = {"--heartbeat": "200ms", "--request-timeout": "3s"}
 QUICK = {
     "broker": BOTH | {"--tick": "50ms"},
-    "manager": BOTH | {"--lease": "1s", "--health": "200ms", "--client-timeout": "2s"},
+    "manager": BOTH
+    | {"--lease": "1s", "--health": "200ms", "--client-timeout": "2s", "--partitions-max": "200"},
 }
 
 

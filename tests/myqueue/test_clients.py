@@ -1,5 +1,6 @@
 """MyProducer, MyConsumer and ApiHandler, by their names and as they are described."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -95,7 +96,7 @@ def test_every_consumer_is_given_every_message(broker: str, topic: str) -> None:
 
 
 def test_a_topic_that_nobody_registered_for_is_refused(broker: str, topic: str) -> None:
-    with pytest.raises(TopicNotFound):
+    with pytest.raises(TopicNotFound, match=f"there is no topic {topic!r}"):
         MyConsumer(topic, broker)
     with MyProducer(topic, broker) as producer, MyConsumer(topic, broker) as consumer:
         with pytest.raises(ProducerNotFound, match="register"):
@@ -108,6 +109,22 @@ def test_a_topic_that_nobody_registered_for_is_refused(broker: str, topic: str) 
         producer.register(f"{topic}.more")
         producer.produce(f"{topic}.more", "x")
         assert producer.topics == (topic, f"{topic}.more")
+
+
+def test_a_fork_is_refused_because_its_messages_would_be_taken_for_copies(broker: str, topic: str) -> None:
+    with MyProducer(topic, broker) as producer, MyConsumer(topic, broker) as consumer:
+        child = os.fork()
+        if child == 0:
+            said = 0
+            for use in (lambda: producer.produce(topic, "from the fork", partition=0), consumer.consume):
+                try:
+                    use()
+                except RuntimeError as error:
+                    said += "fork" in str(error)
+            os._exit(said)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+        assert producer.produce(topic, "from the parent", partition=0).offset == 0
+        assert texts(consumer, 1) == ["from the parent"]
 
 
 def test_one_partition_may_be_read_alone(broker: str, topic: str) -> None:

@@ -18,6 +18,7 @@ from talweg.client.description import (
     TopicDescription,
 )
 from talweg.client.leaders import ask_leaders
+from talweg.client.message import check_topic
 from talweg.client.offsets import Where, check_name, commit_position, offsets_at, read_where
 from talweg.client.servers import Servers
 from talweg.errors import (
@@ -87,6 +88,7 @@ class AsyncAdmin:
 
         Raises TopicExists, BadTopicName, TooFewBrokers and TooManyPartitions.
         """
+        check_topic(name)
         wanted = CreateTopic(
             name=name,
             partitions=partitions,
@@ -108,6 +110,7 @@ class AsyncAdmin:
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with everything in it; raises TopicNotFound."""
+        check_topic(name)
         try:
             await self._once("DELETE", f"/topics/{quote(name, safe='')}", Answer)
         except _PerhapsDone as perhaps:
@@ -120,7 +123,7 @@ class AsyncAdmin:
 
     async def _once(self, method: str, target: str, answer: type[A], body: msgspec.Struct | None = None) -> A:
         """Ask again even when it may have been carried out; an answer after that is raised as such."""
-        pause = Pause(asyncio.get_running_loop().time() + self._seconds_max)
+        pause = Pause(self._cluster, self._seconds_max)
         perhaps = False
         while True:
             try:

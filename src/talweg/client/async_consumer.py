@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
-from talweg.client.consumer_settings import ConsumerSettings, Partitions, Reset, read_partitions
+from talweg.client.consumer_settings import ConsumerSettings, Partitions, Reset, read_partitions, read_topics
 from talweg.client.consuming import Consuming
 from talweg.client.message import Message, Place
 from talweg.client.offsets import Where, read_where
@@ -38,7 +38,7 @@ class AsyncConsumer:
         api_timeout_ms: int = 60_000,
     ) -> None:
         self._settings = ConsumerSettings(
-            topics=tuple(dict.fromkeys(topics)),
+            topics=read_topics(topics),
             partitions=read_partitions(topics, partitions),
             group=group,
             auto_offset_reset=auto_offset_reset,

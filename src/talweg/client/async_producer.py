@@ -42,6 +42,8 @@ A = TypeVar("A")
 class AsyncProducer:
     """Sends messages to topics, in the event loop in which it was made. Close it, or use `async with`."""
 
+    _closed = True  # until there is something to close: also when Python refuses an argument
+
     def __init__(
         self,
         servers: Servers = None,  # managers; None: TALWEG_URL, or this machine
@@ -56,7 +58,6 @@ class AsyncProducer:
         request_timeout_ms: float = 5_000,
         message_bytes_max: int = 8 << 20,
     ) -> None:
-        self._closed = True  # until there is something to close
         self._settings = read_settings(
             acks=acks,
             linger_ms=linger_ms,
@@ -111,7 +112,7 @@ class AsyncProducer:
         values: Iterable[Content],
         *,
         keys: Iterable[Content] | None = None,
-        timestamps: Iterable[int | None] | None = None,
+        timestamps: Iterable[int | datetime | None] | None = None,
         partition: int | None = None,
     ) -> Deliveries:
         """Accept many messages at once. Without keys, whole batches go to one partition after another.

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from talweg.client.cluster import Cluster
 from talweg.client.columns import checked_columns, columns_of
-from talweg.client.draft import Content, Draft, Headers, draft
+from talweg.client.draft import Content, Draft, Headers, check_partition, draft
 from talweg.client.producer_settings import ProducerSettings
 from talweg.client.staging import Place, Staging
 from talweg.client.transactions import Transactions
@@ -87,7 +87,7 @@ class AsyncTransaction:
         values: Iterable[Content],
         *,
         keys: Iterable[Content] | None = None,
-        timestamps: Iterable[int | None] | None = None,
+        timestamps: Iterable[int | datetime | None] | None = None,
         partition: int | None = None,
     ) -> None:
         """Add many messages at once."""
@@ -152,6 +152,7 @@ class AsyncTransaction:
 
     async def add(self, topic: str, batches: list[Any], partition: int | None) -> None:
         """Add record batches that were checked. When it fails halfway, nothing can be committed."""
+        check_partition(partition)
         if self._refusal is not None:
             raise self._refusal
         async with self._adding:

@@ -85,22 +85,31 @@ class Background:
 
     def _give(self, work: Coroutine[Any, Any, Any], give: Callable[[], B]) -> B:
         assert threading.current_thread() is not self._thread, "it would wait for itself"
-        with self._lock:  # what is begun after the loop has stopped would never be done
-            if not self._closed and os.getpid() == self._process:
-                return give()
+        why = "it was made before a fork; make one in each process"
+        if self._is_ours():
+            why = "it is closed"
+            with self._lock:  # what is begun after the loop has stopped would never be done
+                if not self._closed:
+                    return give()
         work.close()
-        why = "it is closed" if self._closed else "it was made before a fork; make one in each process"
         raise Unavailable(f"the client cannot be used: {why}")
 
+    def _is_ours(self) -> bool:
+        """Looked at before the lock is taken: a thread that a fork does not have may have held it."""
+        return os.getpid() == self._process
+
     def _stop(self, job: "_Job[Any]") -> None:
-        with self._lock:
-            if not self._closed and os.getpid() == self._process:
-                self.loop.call_soon_threadsafe(job.stop)
+        if self._is_ours():
+            with self._lock:
+                if not self._closed:
+                    self.loop.call_soon_threadsafe(job.stop)
 
     def close(self) -> None:
         """End the thread; what is still being done is cancelled. A second call does nothing."""
+        if not self._is_ours():
+            return
         with self._lock:
-            if self._closed or os.getpid() != self._process:
+            if self._closed:
                 return
             self._closed = True
         self.loop.call_soon_threadsafe(self.loop.stop)

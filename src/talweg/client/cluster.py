@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from talweg.client.servers import Servers, read_servers
+from talweg.client.message import check_topic
+from talweg.client.servers import VARIABLE, Servers, read_servers
 from talweg.errors import (
     GroupNotFound,
     NotLeader,
@@ -40,10 +41,11 @@ SURELY_NOT_DONE: Final = (NotLeader, GroupNotFound, Unreachable)
 
 
 class Pause:
-    """Pauses that grow, up to a deadline of the event loop's clock."""
+    """Pauses that grow, between attempts at one thing, for so many seconds in all."""
 
-    def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
+    def __init__(self, cluster: "Cluster", seconds_max: float) -> None:
+        self._cluster = cluster
+        self._deadline = asyncio.get_running_loop().time() + seconds_max
         self._seconds = PAUSE_SECONDS
 
     def left(self) -> float:
@@ -53,7 +55,7 @@ class Pause:
     async def wait(self, error: TalwegError) -> None:
         """Wait before the next attempt; raises the error when there is no time for one."""
         seconds = self._seconds * random.uniform(0.5, 1.0)  # noqa: S311 - so that clients do not come in step
-        if seconds >= self.left():
+        if self._cluster.closed or seconds >= self.left():
             raise error
         self._seconds = min(2 * self._seconds, PAUSE_SECONDS_MAX)
         await asyncio.sleep(seconds)
@@ -73,6 +75,7 @@ class Cluster:
         self._wanted: set[str] = set()  # topics that somebody asked for
         self._named: dict[tuple[str, int], tuple[str, int]] = {}  # by metadata: who leads, in which term
         self._managers_learned = False  # from a broker
+        self.closed = False
 
     @property
     def managers(self) -> tuple[str, ...]:
@@ -85,7 +88,8 @@ class Cluster:
         return self._endpoints
 
     async def close(self) -> None:
-        """Close all connections; what is under way fails with Unavailable."""
+        """Close all connections; what is under way, or comes later, fails with Unavailable."""
+        self.closed = True
         if self._refreshing is not None:
             self._refreshing.cancel()
         await self._http.close()
@@ -103,7 +107,7 @@ class Cluster:
         repeatable: bool = True,  # false: not asked again once it may have been carried out
     ) -> A:
         """Ask whichever manager answers. Raises what it says, and the last error when time is up."""
-        pause = Pause(asyncio.get_running_loop().time() + seconds_max)
+        pause = Pause(self, seconds_max)
         while True:
             for manager in tuple(self._managers):
                 try:
@@ -124,9 +128,18 @@ class Cluster:
                     self._prefer(manager)
                     return found
                 if pause.left() <= 0:
-                    raise error
+                    raise self._explained(error)
             await self.learn_managers()
-            await pause.wait(error)
+            await pause.wait(self._explained(error))
+
+    def _explained(self, error: TalwegError) -> TalwegError:
+        """What to do about it, when there is nobody to be asked."""
+        if not isinstance(error, Unreachable):
+            return error
+        return Unreachable(
+            f"no manager answers at {', '.join(self._managers)}: start the cluster (talweg up), or correct "
+            f"`servers` or {VARIABLE} ({error})"
+        )
 
     def _put_last(self, manager: str) -> None:
         if len(self._managers) > 1 and self._managers[0] == manager:
@@ -148,6 +161,7 @@ class Cluster:
 
     async def fresh_topic(self, name: str, *, seconds_max: float) -> TopicMetadata:
         """A topic as a manager knows it now; raises TopicNotFound."""
+        check_topic(name)
         target = f"/v1/metadata?topics={quote(name, safe='')}"
         try:
             metadata = await self.ask_manager("GET", target, Metadata, seconds_max=seconds_max)
@@ -242,7 +256,7 @@ class Cluster:
         repeatable: bool = True,  # false: not asked again once it may have been carried out
     ) -> HttpResponse:
         """Ask a partition's leader, whoever that is. Raises what it says; when time is up, the last error."""
-        pause = Pause(asyncio.get_running_loop().time() + seconds_max)
+        pause = Pause(self, seconds_max)
         target = f"/v1/topics/{quote(topic, safe='')}/partitions/{partition}{path}"
         place = (topic, partition)
         hints = 0  # followed since the last pause: in an election, two may name each other for a while

@@ -23,7 +23,7 @@ def columns_of(values: Any, keys: Any, timestamps: Any) -> Any:
         ("timestamps", "timestamp", timestamps),
     ):
         if given is not None:
-            made = _binary(column, given) if name == "key" else _integers(column, given)
+            made = _binary(column, given) if name == "key" else _moments(column, given)
             if len(made) != len(arrays[0]):
                 raise ValueError(f"{len(made)} {column} for {len(arrays[0])} values")
             arrays.append(made)
@@ -44,11 +44,17 @@ def _binary(name: str, given: Any) -> Any:
     return made
 
 
-def _integers(name: str, given: Any) -> Any:
+def _moments(name: str, given: Any) -> Any:
+    """Typed by what is there: asked for integers, Arrow would cut a fraction off, and say nothing."""
+    expected = f"{name}: expected microseconds since 1970 (int), datetimes with a time zone, or None"
     try:
-        return pa.array(given, pa.int64())
+        made = pa.array(given)
+        zoned = pa.types.is_timestamp(made.type) and made.type.tz is not None
+        if zoned or pa.types.is_integer(made.type) or pa.types.is_null(made.type):
+            return (made.cast(pa.timestamp("us", "UTC")) if zoned else made).cast(pa.int64())
     except (pa.ArrowException, TypeError, OverflowError) as error:
-        raise TypeError(f"{name}: expected microseconds since 1970 (int) or None: {error}") from None
+        raise TypeError(f"{expected}: {error}") from None
+    raise TypeError(f"{expected}, not {made.type}")
 
 
 def checked_columns(given: Any, message_bytes_max: int) -> list[Any]:

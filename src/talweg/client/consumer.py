@@ -1,21 +1,25 @@
 """The consumer for programs that block: `for message in consumer`."""
 
 import os
+import sys
+import threading
 import time
+import warnings
 from collections.abc import Coroutine, Iterator
+from contextlib import suppress
 from itertools import chain
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from talweg.client.background import Background
-from talweg.client.consumer_settings import ConsumerSettings, Partitions, Reset, read_partitions
+from talweg.client.consumer_settings import ConsumerSettings, Partitions, Reset, read_partitions, read_topics
 from talweg.client.consuming import Consuming
 from talweg.client.message import Message, Place
 from talweg.client.offsets import Where, read_where
 from talweg.client.prefetched import Ends
 from talweg.client.received import ReceivedBatch
 from talweg.client.servers import Servers, read_servers
-from talweg.errors import Unavailable
+from talweg.errors import TalwegError, Unavailable
 
 A = TypeVar("A")
 
@@ -41,6 +45,8 @@ class Consumer:
     api_timeout_ms            for anything, repetitions included; then the last error is raised
     """
 
+    _begun = False  # until there is something to close
+
     def __init__(
         self,
         *topics: str,
@@ -58,7 +64,7 @@ class Consumer:
         api_timeout_ms: int = 60_000,
     ) -> None:
         settings = ConsumerSettings(
-            topics=tuple(dict.fromkeys(topics)),
+            topics=read_topics(topics),
             partitions=read_partitions(topics, partitions),
             group=group,
             auto_offset_reset=auto_offset_reset,
@@ -81,6 +87,7 @@ class Consumer:
             raise
         self._hand = self._consuming.hand
         self._prefetched = self._consuming.prefetched
+        self._begun = True
 
     # The end
 
@@ -104,6 +111,15 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close(clean=kind is None)
+
+    def __del__(self) -> None:
+        if not self._begun or self._prefetched.closed or os.getpid() != self._process:
+            return
+        self._prefetched.close()
+        if not sys.is_finalizing():  # the thread behind it would live on, and read ahead
+            end = threading.Thread(target=_end, args=(self._background, self._consuming), name="talweg end")
+            end.start()
+            warnings.warn("a consumer was not closed", ResourceWarning, source=self, stacklevel=2)
 
     # Messages
 
@@ -206,6 +222,13 @@ class Consumer:
             raise Unavailable("the consumer is closed")
         if os.getpid() != self._process:
             raise Unavailable("the consumer was made before a fork; make one in each process")
+
+
+def _end(background: Background, consuming: Consuming) -> None:
+    """Of a consumer that nobody can close any more."""
+    with suppress(TalwegError):
+        background.run(consuming.close(clean=False))
+    background.close()
 
 
 async def _begin(settings: ConsumerSettings, servers: tuple[str, ...]) -> Consuming:

@@ -58,15 +58,26 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.api_timeout_ms / 1000
 
 
+def read_topics(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Each once. Raises InvalidSetting for what are no names, such as a list of them."""
+    for topic in given:
+        if not isinstance(topic, str):
+            raise InvalidSetting(f"topics: expected names, as in Consumer('logs', 'metrics'), got {topic!r}")
+    return tuple(dict.fromkeys(given))
+
+
 def read_partitions(topics: tuple[str, ...], given: Partitions) -> dict[str, list[int]]:
     """Partitions by topic; of a single topic, a list will do. Raises InvalidSetting."""
     if given is None:
         return {}
-    if isinstance(given, Mapping):
+    if not isinstance(given, Mapping):
+        if len(topics) != 1:
+            raise InvalidSetting("partitions: with several topics, expected {topic: [numbers]}")
+        given = {topics[0]: given}
+    try:
         return {topic: list(dict.fromkeys(numbers)) for topic, numbers in given.items()}
-    if len(topics) != 1:
-        raise InvalidSetting("partitions: with several topics, expected {topic: [numbers]}")
-    return {topics[0]: list(dict.fromkeys(given))}
+    except TypeError:
+        raise InvalidSetting(f"partitions: expected lists of numbers, got {given!r}") from None
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -17,7 +17,8 @@ import msgspec
 from talweg.client.gate import Gate
 from talweg.errors import TalwegError
 
-_lock: Final = threading.Lock()  # of everybody's callbacks: held for an instant, when one is added or told
+# Of everybody's callbacks: held for an instant, when one is added or told. `exits` sees to it in forks.
+callbacks_lock: Final = threading.Lock()
 _log: Final = logging.getLogger("talweg.producer")
 
 
@@ -70,7 +71,7 @@ class Fate(ABC):
 
     def end(self, first_offset: int | None, error: TalwegError | None = None) -> None:
         """Tell everybody. Once."""
-        with _lock:
+        with callbacks_lock:
             callbacks, self._callbacks = self._callbacks, None
             if callbacks is None:
                 return
@@ -80,7 +81,7 @@ class Fate(ABC):
 
     def when_over(self, callback: Callable[[], object]) -> None:
         """Call it when this is over, in the event loop that sends; at once if it is."""
-        with _lock:
+        with callbacks_lock:
             if self._callbacks is not None:
                 self._callbacks.append(callback)
                 return
@@ -89,7 +90,7 @@ class Fate(ABC):
     def look(self, index: int) -> TalwegError | None:
         """The error, if it has one; the message counts as looked at."""
         if self.error is not None:
-            with _lock:
+            with callbacks_lock:
                 if self._looked_at is None:
                     self._looked_at = set()
                 self._looked_at.add(index)
@@ -245,7 +246,7 @@ def _when_all_over(fates: Sequence[Fate], callback: Callable[[], object]) -> Non
 
     def one_is_over() -> None:
         nonlocal left
-        with _lock:
+        with callbacks_lock:
             left -= 1
             last = not left
         if last:

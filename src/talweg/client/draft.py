@@ -40,7 +40,7 @@ def draft(
     *,
     message_bytes_max: int,
 ) -> Draft:
-    """Check a message; raises TypeError or ValueError, which name what was expected, and BatchTooLarge."""
+    """Check a message; raises TypeError or ValueError, which say what was expected, and BatchTooLarge."""
     value, key = as_bytes("value", value), as_bytes("key", key)
     pairs = None if headers is None else _pairs(headers)
     content_bytes = len(value or b"") + len(key or b"")
@@ -49,8 +49,7 @@ def draft(
         content_bytes += len(name) + len(content or b"")
         message_bytes += len(name) + len(content or b"") + MESSAGE_BYTES
     check_size(content_bytes, message_bytes_max)
-    if partition is not None and type(partition) is not int:
-        raise TypeError(f"partition: expected a number, not {type(partition).__name__}")
+    check_partition(partition)
     return Draft(value, key, partition, as_microseconds(timestamp), pairs, message_bytes)
 
 
@@ -64,6 +63,12 @@ def drafts_of(columns: Any, partition: int | None, message_bytes_max: int) -> li
             rows["value"], rows.get("key", nothing), rows.get("timestamp", nothing), strict=True
         )
     ]
+
+
+def check_partition(partition: object) -> None:
+    """Raise TypeError for what is no number."""
+    if partition is not None and type(partition) is not int:
+        raise TypeError(f"partition: expected a number, not {type(partition).__name__}")
 
 
 def check_size(message_bytes: int, message_bytes_max: int) -> None:
@@ -110,5 +115,6 @@ def _pairs(headers: Headers) -> HeaderPairs:
     for pair in given:
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
             raise TypeError("headers: expected a mapping, or pairs of a str and bytes, str or None")
+        pair[0].encode()  # raises now what would fail its whole batch later
         made.append((pair[0], as_bytes(f"header {pair[0]!r}", pair[1])))
     return tuple(made)

@@ -4,6 +4,8 @@ import atexit
 import os
 from typing import Protocol
 
+from talweg.client.delivery import callbacks_lock
+
 
 class Unclosed(Protocol):
     """What has to be seen to."""
@@ -57,9 +59,11 @@ def _before_fork() -> None:
     _held[:] = _unclosed
     for each in _held:
         each.lock.acquire()
+    callbacks_lock.acquire()
 
 
 def _after_in_parent() -> None:
+    callbacks_lock.release()
     while _held:
         _held.pop().lock.release()
 

@@ -24,7 +24,7 @@ async def ask_leaders(
     partial: bool = False,  # when time is up, what was found will do
 ) -> dict[int, T]:
     """What the leaders say of each partition. Raises what they say, or the last error when time is up."""
-    pause = Pause(asyncio.get_running_loop().time() + seconds_max)
+    pause = Pause(cluster, seconds_max)
     target = f"/v1/topics/{quote(topic, safe='')}{path}"
     wanted = sorted(set(partitions))
     await cluster.topic(topic, seconds_max=seconds_max)

@@ -11,6 +11,12 @@ Place = tuple[str, int]  # a topic, and a partition's number
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
+def check_topic(name: object) -> None:
+    """Raise TypeError for what is no name. Bytes would be one on the wire, in base64, and create a topic."""
+    if not isinstance(name, str):
+        raise TypeError(f"topic: expected a str, not {type(name).__name__}")
+
+
 class Message(msgspec.Struct, frozen=True, gc=False):
     """One message, and where it stands."""
 

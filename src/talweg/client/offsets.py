@@ -120,9 +120,9 @@ async def _within_batch(
 # Positions of groups
 
 
-def check_name(group: str) -> str:
+def check_name(group: object) -> str:
     """A group's name, if it can be one; raises BadRequest."""
-    if not 1 <= len(group) <= 255 or group.startswith("#"):
+    if not isinstance(group, str) or not 1 <= len(group) <= 255 or group.startswith("#"):
         raise BadRequest(
             f"group {group!r}: expected a name of 1 to 255 characters that does not begin with #"
         )

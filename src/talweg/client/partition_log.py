@@ -47,8 +47,8 @@ class Stretch(msgspec.Struct, frozen=True):
     timestamp_max: int | None = None
 
     def __len__(self) -> int:
-        """How many messages."""
-        return self.end - self.begin
+        """How many messages; none if it ends before it begins."""
+        return max(self.end - self.begin, 0)
 
     def __str__(self) -> str:
         """For people."""

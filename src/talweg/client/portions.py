@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from talweg.client.columns import by_partition, cut
 from talweg.client.delivery import Fate
+from talweg.client.draft import check_partition
 from talweg.errors import TalwegError
 
 E = TypeVar("E", bound=TalwegError)
@@ -23,6 +24,7 @@ class Portions:
     """Of one `send_arrow`: record batches, each apart by partition when it is its turn."""
 
     def __init__(self, batches: list[Any], partition: int | None, batch_bytes: int) -> None:
+        check_partition(partition)
         self._batches = deque(batches)  # that were not begun
         self._portions: deque[Portion] = deque()  # of the one that was
         self._partition = partition

@@ -10,6 +10,7 @@ from typing import Final
 
 from talweg.client.message import Place
 from talweg.client.received import ReceivedBatch
+from talweg.errors import TalwegError
 
 NOWHERE: Final = -1  # the position of a partition that nobody knows where to begin
 
@@ -29,6 +30,10 @@ class _Shelf:
         self.error: Exception | None = None  # why nothing comes any more
         self.paused = False
         self.wanting = False  # its reader waits for room
+
+
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, TalwegError) and error.retriable
 
 
 class Prefetched:
@@ -126,10 +131,17 @@ class Prefetched:
                 if shelf.batches:
                     return self._take_from(place, shelf, ends, count_max)
                 assert shelf.error is not None
-                error, shelf.error = shelf.error, None
-                self._more(place)
-                raise error
+                raise self._told(shelf, shelf.error)
         return None
+
+    def _told(self, shelf: _Shelf, error: Exception) -> Exception:
+        """Somebody is told of it, and it is tried again. What may pass is mostly one outage: one of all the
+        partitions that wait to tell of it is enough."""
+        for place, each in self._shelves.items():
+            if each is shelf or (each.error is not None and _may_pass(error) and _may_pass(each.error)):
+                each.error = None
+                self._more(place)
+        return error
 
     def _take_from(
         self, place: Place, shelf: _Shelf, ends: Ends | None, count_max: int | None

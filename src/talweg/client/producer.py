@@ -30,6 +30,8 @@ from talweg.errors import TalwegError
 class Producer:
     """Sends messages to topics, from any number of threads. Close it, or use it in a `with` statement."""
 
+    _closed = True  # until there is something to close: also when Python refuses an argument
+
     def __init__(
         self,
         servers: Servers = None,  # managers; None: TALWEG_URL, or this machine
@@ -44,7 +46,6 @@ class Producer:
         request_timeout_ms: float = 5_000,
         message_bytes_max: int = 8 << 20,
     ) -> None:
-        self._closed = True  # until there is something to close
         settings = read_settings(
             acks=acks,
             linger_ms=linger_ms,
@@ -117,7 +118,7 @@ class Producer:
         values: Iterable[Content],
         *,
         keys: Iterable[Content] | None = None,
-        timestamps: Iterable[int | None] | None = None,
+        timestamps: Iterable[int | datetime | None] | None = None,
         partition: int | None = None,
     ) -> Deliveries:
         """Accept many messages at once. Without keys, whole batches go to one partition after another.

@@ -18,6 +18,7 @@ from talweg.client.draft import Draft
 from talweg.client.gathered import Gathered, Lane, Lanes
 from talweg.client.gathering import Gathering
 from talweg.client.heartbeats import Heartbeats
+from talweg.client.message import check_topic
 from talweg.client.producer_settings import ProducerSettings
 from talweg.client.writing import FRAMES_MAX, Identity, Writing
 from talweg.errors import Internal, TopicNotFound, Unavailable
@@ -61,6 +62,7 @@ class Sending:
 
     async def register(self, topic: str) -> Lanes:
         """The lanes of a topic, which is created if there is none. Raises what managers say."""
+        check_topic(topic)
         known = self.gathering.topics.get(topic)
         if known is not None:
             return known
@@ -89,7 +91,7 @@ class Sending:
 
     async def _identity(self, topic: str, seconds_max: float) -> Identity:
         """A new producer id, and what it is for."""
-        pause = Pause(self.loop.time() + seconds_max)
+        pause = Pause(self._cluster, seconds_max)
         registered = await self._cluster.ask_manager(
             "POST",
             "/producer/register",

@@ -59,7 +59,7 @@ class Transaction:
         values: Iterable[Content],
         *,
         keys: Iterable[Content] | None = None,
-        timestamps: Iterable[int | None] | None = None,
+        timestamps: Iterable[int | datetime | None] | None = None,
         partition: int | None = None,
     ) -> None:
         """Add many messages at once."""

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from talweg.client.cluster import Cluster
-from talweg.errors import NotFound, StageDecided, StageNotFound
+from talweg.errors import BadRequest, NotFound, StageDecided, StageNotFound
 from talweg.protocol.transactions import (
     DECISION_STAGES_MAX,
     TRANSACTIONS,
@@ -62,9 +62,10 @@ class Transactions:
         """All of it is published: nobody needs to know the stages any more."""
         await self._ask(name, "POST", "/complete", dict[str, object], Complete(transactions=[name]))
 
-    async def publish(self, stages: Iterable[StageRef]) -> None:
-        """Publish stages that were decided on; what is published already is passed over."""
-        await self._for_each(stages, self._publish)
+    async def publish(self, stages: Iterable[StageRef]) -> bool:
+        """Publish stages that were decided on; what is published already is passed over. Whether all are:
+        false if a topic is not there."""
+        return all(await self._for_each(stages, self._publish))
 
     async def discard(self, stages: Iterable[StageRef]) -> None:
         """Drop stages, but not those that were decided on."""
@@ -73,7 +74,11 @@ class Transactions:
     async def finish(self, name: str, stages: Iterable[StageRef]) -> bool:
         """Decide and publish; whether these stages are those that were. Others of them are dropped."""
         ours = list(stages)
-        assert len(ours) <= DECISION_STAGES_MAX, f"{len(ours)} stages"
+        if len(ours) > DECISION_STAGES_MAX:
+            raise BadRequest(
+                f"transaction {name} has {len(ours)} stages, one for each task and partition; at most "
+                f"{DECISION_STAGES_MAX} can be decided on: write with fewer tasks, as coalesce makes them"
+            )
         held = await self.decide(name, ours)
         await self.carry_out(name, held)
         if not held.ours:
@@ -89,29 +94,35 @@ class Transactions:
 
     async def carry_out(self, name: str, held: Decided | DecisionAnswer) -> None:
         """Publish what was decided on, unless all of it is."""
-        if not held.completed:
-            await self.publish(held.stages)
+        # A topic that is not there may only have been forgotten by the metadata store, until brokers make it
+        # known again. A completed decision would have them discard what waits there, so it is left to them.
+        if not held.completed and await self.publish(held.stages):
             await self.complete(name)
 
-    async def _for_each(self, stages: Iterable[StageRef], do: Callable[[StageRef], Awaitable[None]]) -> None:
+    async def _for_each(self, stages: Iterable[StageRef], do: Callable[[StageRef], Awaitable[A]]) -> list[A]:
         room = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(stage: StageRef) -> None:
+        async def one(stage: StageRef) -> A:
             async with room:
-                await do(stage)
+                return await do(stage)
 
         # All are tried, whatever becomes of one of them: what is done need not be done again.
-        for error in await asyncio.gather(*map(one, stages), return_exceptions=True):
-            if error is not None:
-                raise error
+        done: list[A] = []
+        for outcome in await asyncio.gather(*map(one, stages), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            done.append(outcome)
+        return done
 
-    async def _publish(self, stage: StageRef) -> None:
+    async def _publish(self, stage: StageRef) -> bool:
         try:
             await self._ask_stage(stage, "publish")
         except StageNotFound:
             pass  # long ago: what is decided on is only ever published
-        except NotFound as error:  # the topic: nobody could read it any more
-            _logger.warning("what was staged in topic %s is gone with it: %s", stage.topic, error)
+        except NotFound as error:
+            _logger.warning("what was staged in topic %s waits for it: %s", stage.topic, error)
+            return False
+        return True
 
     async def _discard(self, stage: StageRef) -> None:
         with suppress(StageDecided, NotFound):  # it counts, or is gone already
