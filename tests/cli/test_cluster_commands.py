@@ -133,6 +133,8 @@ def test_a_dead_broker_and_its_partitions_are_found(talweg: Shell, topic: str, c
     assert "inactive" in found[f"broker {number}"]["what"]
     assert f"talweg broker remove {number}" in found[f"broker {number}"]["remedy"]
     assert any(subject.startswith(f"{topic}, partition") for subject in found)
+    told = talweg("doctor", code=1).out
+    assert told.count("of 3 replicas are there: one more failure may stop it") == 1, "the same is said once"
     assert talweg("status", "--json", code=1).json["healthy"] is False
     assert "talweg doctor" in talweg("status", code=1).out
 

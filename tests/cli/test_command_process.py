@@ -26,12 +26,10 @@ def filled(talweg: Shell, topic: str) -> str:
     return topic
 
 
-@pytest.mark.parametrize("options", [[], ["--follow"], ["--json"]])
-def test_reading_stops_quietly_when_the_pipe_closes(
-    cluster: LocalCluster, filled: str, options: list[str]
-) -> None:
+def read_a_line_and_close(cluster: LocalCluster, *arguments: str) -> None:
+    """It has to end by itself, and well."""
     command = subprocess.Popen(
-        [*TALWEG, "topic", "consume", filled, *options],
+        [*TALWEG, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=clean_environment(TALWEG_URL=cluster.url),
@@ -49,9 +47,44 @@ def test_reading_stops_quietly_when_the_pipe_closes(
         command.stderr.close()
 
 
-@pytest.mark.parametrize(
-    "command", [("tail", "-f"), ("topic", "consume", "-f"), ("topic", "consume", "-f", "-g", "g")]
-)
+@pytest.mark.parametrize("options", [[], ["--follow"], ["--json"]])
+def test_reading_stops_quietly_when_the_pipe_closes(
+    cluster: LocalCluster, filled: str, options: list[str]
+) -> None:
+    read_a_line_and_close(cluster, "topic", "consume", filled, *options)
+
+
+def test_a_group_has_not_read_what_could_not_be_written(
+    talweg: Shell, filled: str, cluster: LocalCluster
+) -> None:
+    """What is printed at once is more than a pipe holds, and nobody takes it out: it was not printed."""
+    command = subprocess.Popen(
+        [*TALWEG, "topic", "consume", filled, "--group", "g"],
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        env=clean_environment(TALWEG_URL=cluster.url),
+    )
+    assert command.stdout is not None
+    assert command.stdout.read(1) == b"0"
+    command.stdout.close()
+    assert command.wait(SECONDS_MAX) == 0
+    assert "no group g" in talweg.refuses("consumer", "describe", "g", "--topic", filled, code=3)
+    assert talweg("topic", "consume", filled, "--group", "g", "--limit", 1).lines[0].startswith("0 ")
+
+
+FOLLOWERS = [("tail", "-f"), ("topic", "consume", "-f"), ("topic", "consume", "-f", "-g", "g")]
+
+
+@pytest.mark.parametrize("command", FOLLOWERS)
+def test_following_a_quiet_topic_stops_when_the_pipe_closes(
+    talweg: Shell, topic: str, cluster: LocalCluster, command: tuple[str, ...]
+) -> None:
+    """As in `talweg tail -f topic | head -1`: nothing comes that could not be written."""
+    talweg("topic", "produce", topic, "the only one")
+    read_a_line_and_close(cluster, *command, topic)
+
+
+@pytest.mark.parametrize("command", FOLLOWERS)
 def test_following_shows_what_comes_until_it_is_interrupted(
     talweg: Shell, topic: str, cluster: LocalCluster, command: tuple[str, ...]
 ) -> None:
@@ -89,7 +122,9 @@ def test_messages_are_sent_as_they_are_typed(talweg: Shell, topic: str, cluster:
         assert len(producer.out) == 1
 
 
-@pytest.mark.parametrize(("typed", "code"), [("y", 0), ("n", 1)])
+@pytest.mark.parametrize(
+    ("typed", "code"), [("y\n", 0), ("YES\n", 0), ("n\n", 1), ("\n", 1), ("\x04", 1), ("what?\n", 1)]
+)
 def test_on_a_terminal_one_is_asked(
     talweg: Shell, topic: str, cluster: LocalCluster, typed: str, code: int
 ) -> None:
@@ -102,14 +137,68 @@ def test_on_a_terminal_one_is_asked(
             stderr=subprocess.PIPE,
             env=clean_environment(TALWEG_URL=cluster.url),
         )
-        os.write(ours, f"{typed}\n".encode())
+        os.write(ours, typed.encode())
         _, err = command.communicate(timeout=SECONDS_MAX)
     finally:
         os.close(theirs)
         os.close(ours)
     assert command.returncode == code
     assert f"Delete topic {topic} with 0 messages?".encode() in err
-    assert (topic in talweg("topic", "list").lines) == (typed == "n")
+    assert (topic in talweg("topic", "list").lines) == (code == 1)
+
+
+def test_an_interrupt_is_no_answer(talweg: Shell, topic: str, cluster: LocalCluster) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        command = subprocess.Popen(
+            [*TALWEG, "topic", "delete", topic],
+            stdin=theirs,
+            stderr=subprocess.PIPE,
+            env=clean_environment(TALWEG_URL=cluster.url),
+        )
+        assert command.stderr is not None
+        with command.stderr:
+            assert command.stderr.read(len("Delete topic")) == b"Delete topic"
+            command.send_signal(signal.SIGINT)
+            assert command.wait(SECONDS_MAX) == 130
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    assert topic in talweg("topic", "list").lines
+
+
+@pytest.mark.parametrize(
+    ("environment", "styled"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colours_are_for_terminals_and_for_those_who_want_them(
+    cluster: LocalCluster, environment: dict[str, str], styled: bool
+) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        for command in ("doctor", "status"):
+            subprocess.run(
+                [*TALWEG, command],
+                stdout=theirs,
+                env=clean_environment(**{"TALWEG_URL": cluster.url, "TERM": "xterm"} | environment),
+                timeout=SECONDS_MAX,
+                check=True,
+            )
+            assert (b"\x1b[" in os.read(ours, 1 << 16)) == styled
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_may_be_closed(cluster: LocalCluster, topic: str, closed: str) -> None:
+    ended = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *TALWEG, "topic", "describe", topic],
+        capture_output=True,
+        env=clean_environment(TALWEG_URL=cluster.url),
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_a_progress_bar_is_for_terminals(topic: str, cluster: LocalCluster, tmp_path: Path) -> None:

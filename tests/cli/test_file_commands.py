@@ -1,6 +1,7 @@
 """`talweg import` and `talweg export` on a real cluster: every format, there and back, and what is wrong."""
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -80,6 +81,17 @@ def test_standard_input_and_output_will_do(talweg: Shell, topic: str) -> None:
     assert talweg("export", topic, "-", ":2").out == "a\nb\n"
 
 
+def test_a_pipe_with_a_name_is_read_once_and_sent(talweg: Shell, topic: str) -> None:
+    """As of a shell's <(command): what was read to be checked would be gone."""
+    reading, writing = os.pipe()
+    os.write(writing, b"one\ntwo\n")
+    os.close(writing)
+    assert talweg("import", f"/dev/fd/{reading}", topic, "--json").json["messages"] == 2
+    assert talweg("topic", "consume", topic).lines == ["one", "two"]
+    assert "sought" in talweg.refuses("import", f"/dev/fd/{reading}", topic, "--format", "parquet", code=2)
+    os.close(reading)
+
+
 def test_a_range_of_a_topic_is_exported(talweg: Shell, topic: str, tmp_path: Path) -> None:
     talweg("topic", "produce", topic, "-p", 2, *map(str, range(9)))
     talweg("export", topic, tmp_path / "a.txt", "-3", "-p", 2)
@@ -155,6 +167,30 @@ def test_files_that_cannot_be_read_or_written(talweg: Shell, topic: str, tmp_pat
     assert (tmp_path / "there.txt").read_text() == "mine\n"
     talweg("export", topic, tmp_path / "there.txt", "--force")
     assert (tmp_path / "there.txt").read_text() == "x\n"
+
+
+def test_an_overwritten_file_keeps_its_mode_and_the_link_to_it(
+    talweg: Shell, topic: str, tmp_path: Path
+) -> None:
+    talweg("topic", "produce", topic, "x")
+    file, link = tmp_path / "mine.txt", tmp_path / "link.txt"
+    file.write_text("mine\n")
+    file.chmod(0o600)
+    link.symlink_to(file)
+    talweg("export", topic, link, "--force")
+    assert link.is_symlink()
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("x\n", 0o600)
+
+
+def test_a_pipe_with_a_name_is_written_to_and_stays_one(talweg: Shell, topic: str, tmp_path: Path) -> None:
+    talweg("topic", "produce", topic, "x")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    talweg("export", topic, pipe, "--force")
+    assert pipe.is_fifo()
+    assert os.read(reading, 100) == b"x\n"
+    os.close(reading)
 
 
 def test_a_message_that_is_no_line_is_told_by_its_place_and_no_file_is_left(

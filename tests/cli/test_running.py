@@ -114,7 +114,7 @@ def test_a_port_that_is_taken_is_told_without_a_trace(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         ended = run("broker", "--port", port, "--data", str(tmp_path / "b"), "--managers", NOBODY)
     assert ended.returncode == 2
-    assert f"127.0.0.1:{port}" in ended.stderr
+    assert f"talweg: --host, --port: cannot listen on 127.0.0.1:{port}" in ended.stderr
     assert "in use" in ended.stderr
     assert "Traceback" not in ended.stderr
 
@@ -131,7 +131,17 @@ def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ended = run("broker", "--port", "0", "--data", str(tmp_path / "file" / "b"), "--managers", NOBODY)
     assert ended.returncode == 2
-    assert str(tmp_path / "file") in ended.stderr
+    assert ended.stderr.startswith(f"talweg: --data: {tmp_path / 'file'}")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("storage", ["sqlite:///{}/no/log.db", "segments://{}/file/log"])
+def test_a_place_where_messages_cannot_be_kept_is_told(tmp_path: Path, storage: str) -> None:
+    (tmp_path / "file").write_text("")
+    place = ["--data", str(tmp_path / "b"), "--storage", storage.format(tmp_path)]
+    ended = run("broker", "--port", "0", *place, "--managers", NOBODY)
+    assert ended.returncode in (1, 2)
+    assert ended.stderr.startswith("talweg: --storage: ")
     assert "Traceback" not in ended.stderr
 
 
@@ -148,6 +158,13 @@ def test_a_manager_whose_metadata_store_is_not_there_says_so_and_goes_on() -> No
 def test_a_metadata_file_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ended = run("manager", "--port", "0", "--metadata", f"sqlite:///{tmp_path}/file/metadata.db")
-    assert ended.returncode != 0
+    assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
-    assert str(tmp_path / "file") in ended.stderr
+    assert ended.stderr.startswith(f"talweg: --metadata: the directory {tmp_path / 'file'}")
+
+
+def test_a_metadata_url_that_cannot_work_is_told() -> None:
+    ended = run("manager", "--port", "0", "--metadata", "redis://host:port")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("talweg: --metadata: ")
+    assert "expected redis://HOST:PORT" in ended.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from server_process import is_alive
 from talweg.errors import InvalidSetting
 from talweg.testing.directory_lock import DirectoryLock
 from talweg.testing.ports import Ports, is_free, read_ports, write_ports
@@ -60,10 +61,14 @@ def test_a_lock_is_waited_for_while_children_of_a_dead_parent_end(tmp_path: Path
         "import sys, subprocess, pathlib\n"
         "from talweg.testing.directory_lock import DirectoryLock\n"
         "lock = DirectoryLock(pathlib.Path(sys.argv[1]))\n"
-        "subprocess.Popen(['sleep', '0.7'], pass_fds=[lock.descriptor])\n"
+        "subprocess.Popen(['sleep', '1.5'], pass_fds=[lock.descriptor])\n"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
-    DirectoryLock(tmp_path).close()  # the child had it until it ended
+    parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
+    wait_until(lambda: not is_alive(parent.pid), "it to end, with nobody who takes note of that", 30)
+    try:
+        DirectoryLock(tmp_path).close()  # the child had it until it ended
+    finally:
+        assert parent.wait() == 0
 
 
 class ShortLived(Process):

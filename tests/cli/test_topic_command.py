@@ -85,6 +85,10 @@ def test_what_is_not_there_has_an_exit_code_of_its_own(talweg: Shell, arguments:
         (("import", "a.doc", "{topic}"), "--format"),
         (("topic", "list", "--servers", "ftp://x"), "servers"),
         (("broker", "--port", "5", "list"), "--port"),
+        (("topic", "describe", "\udcff"), r"\xff: names are UTF-8"),  # so Python has a byte that is none
+        (("topic", "create", "\udcff"), "names are UTF-8"),
+        (("topic", "consume", "{topic}", "--group", "\udcff"), "names are UTF-8"),
+        (("consumer", "seek", "\udcff", "{topic}", "start", "--create"), "names are UTF-8"),
     ],
 )
 def test_wrong_usage_has_an_exit_code_of_its_own(
@@ -92,6 +96,13 @@ def test_wrong_usage_has_an_exit_code_of_its_own(
 ) -> None:
     words = [word.format(topic=topic) for word in arguments]
     assert said in talweg.refuses(*words, code=2)
+
+
+def test_keys_and_headers_are_sent_as_they_were_given(talweg: Shell, topic: str) -> None:
+    talweg("topic", "produce", topic, "\udcff", "--key", "\udcfe", "--header", "h=\udcfd")
+    (message,) = talweg("topic", "consume", topic, "--json").objects
+    assert (message["value_base64"], message["key_base64"]) == ("/w==", "/g==")
+    assert message["headers_base64"] == [["h", "/Q=="]]
 
 
 @pytest.mark.parametrize(

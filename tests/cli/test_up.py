@@ -120,8 +120,10 @@ sys.exit(7)
 
 
 def test_a_command_runs_on_the_cluster_and_gives_its_exit_code(tmp_path: Path, port: str) -> None:
-    small = ["up", "--data", str(tmp_path), "--port", port, "--brokers", "1", "--readers", "0"]
+    data = tmp_path / "100%41 of? #ö:"  # it is a directory's name, and no part of a URL
+    small = ["up", "--data", str(data), "--port", port, "--brokers", "1", "--readers", "0"]
     ended = run(*small, "--", sys.executable, "-c", SCRIPT)
+    assert (data / "metadata.db").exists()
     assert ended.returncode == 7
     brokers = json.loads(ended.stdout)["brokers"]  # nothing else is printed there
     assert [broker["status"] for broker in brokers] == ["active"]
@@ -193,3 +195,20 @@ def _take_terminal() -> None:
     import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.mark.parametrize(("terminal", "shown"), [("xterm", "TableDisplay"), ("dumb", "LinesDisplay")])
+def test_a_terminal_that_cannot_show_a_table_is_told_in_lines(terminal: str, shown: str) -> None:
+    ours, theirs = pty.openpty()
+    program = (
+        "from talweg.cli.status import choose_display\n"
+        "display = choose_display(as_json=False, alone=True)\n"
+        "display.close()\n"
+        "print(type(display).__name__)\n"
+    )
+    environment = clean_environment(TERM=terminal)
+    subprocess.run([sys.executable, "-c", program], stdout=theirs, env=environment, check=True)
+    os.close(theirs)
+    seen = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert shown in seen

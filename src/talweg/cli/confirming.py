@@ -2,8 +2,6 @@
 
 import sys
 
-import typer
-
 from talweg.cli.complaints import EXIT_SETTING, Failed
 
 
@@ -13,5 +11,8 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise Failed(f"{question} Nobody can be asked here: say --yes", EXIT_SETTING)
-    if not typer.confirm(question, err=True):
+    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.flush()
+    # Not Typer's own way, which does not tell Ctrl-C from a no.
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Failed("nothing was done")

@@ -7,8 +7,9 @@ from typing import Final
 import msgspec
 
 from talweg.cli.offsets import Range
+from talweg.cli.output import check_reader
 from talweg.cli.printing import Format, print_messages
-from talweg.cli.reading import Reading, Span, reader, spans_of
+from talweg.cli.reading import LOOK_SECONDS, Reading, Span, reader, spans_of
 from talweg.client.admin import Admin
 from talweg.client.consumer import Consumer
 from talweg.client.message import Message
@@ -70,7 +71,7 @@ def _lists(wish: Wish, admin: Admin) -> Iterator[list[Message]]:
 
 def _read(wish: Wish, admin: Admin, spans: dict[int, Span]) -> Iterator[list[Message]]:
     open_consumer = reader(wish.topic, wish.servers, wish.timeout)
-    for batch in Reading(admin, wish.topic, spans).batches(open_consumer):
+    for batch in Reading(admin, wish.topic, spans).batches(open_consumer, idle=check_reader):
         yield batch.messages()
 
 
@@ -81,13 +82,23 @@ def print_group(wish: Wish, group: str) -> None:
         servers=wish.servers,
         group=group,
         partitions=wish.partitions or None,
+        # Who follows prints one at a time, and what is printed is finished. Of many, we say so ourselves.
+        enable_auto_commit=wish.follow,
         api_timeout_ms=round(wish.timeout * 1000),
     ) as consumer:
-        messages = iter(consumer) if wish.follow else consumer.read_to_end()
-        messages = islice(messages, wish.limit)
         if wish.follow:
-            for message in messages:
+            for message in islice(_as_they_come(consumer), wish.limit):
                 print_messages([message], wish.form, verbose=wish.verbose)
             return
+        messages = islice(consumer.read_to_end(), wish.limit)
         while some := list(islice(messages, _PRINTED_MAX)):
             print_messages(some, wish.form, verbose=wish.verbose)
+            consumer.commit()
+        consumer.commit()  # also where there was nothing: the group is known from now on
+
+
+def _as_they_come(consumer: Consumer) -> Iterator[Message]:
+    """For ever, or until whoever reads us has gone."""
+    while True:
+        yield from consumer.messages(LOOK_SECONDS)
+        check_reader()

@@ -68,8 +68,14 @@ class Source(msgspec.Struct, frozen=True):
 
     @property
     def is_standard(self) -> bool:
-        """Whether it can be read only once."""
+        """Whether it is standard input."""
         return self.file == STANDARD
+
+    @property
+    def is_read_once(self) -> bool:
+        """Whether what was read is gone, as it is of pipes: standard input, or one with a name."""
+        path = Path(self.file)
+        return self.is_standard or (path.exists() and not path.is_file() and not path.is_dir())
 
     @property
     def name(self) -> str:
@@ -79,7 +85,7 @@ class Source(msgspec.Struct, frozen=True):
     def total_bytes(self) -> int | None:
         """Of the file, if that is known."""
         with contextlib.suppress(OSError):
-            return None if self.is_standard else Path(self.file).stat().st_size
+            return None if self.is_read_once else Path(self.file).stat().st_size
         return None
 
     def pieces(self) -> Iterator[Piece]:
@@ -171,8 +177,8 @@ def table_of(messages: list[ReadMessage]) -> Any:
 
 
 def _parquet_pieces(source: Source) -> Iterator[Piece]:
-    if source.is_standard:
-        raise InvalidSetting("Parquet cannot be read from standard input: name a file")
+    if source.is_read_once:
+        raise InvalidSetting(f"Parquet cannot be read from {source.name}: name a file that can be sought in")
     import pyarrow.parquet as pq  # noqa: PLC0415 - other formats do not need it
 
     try:

@@ -36,7 +36,7 @@ def import_(
     """Send every message of a file to a topic: lines, JSON lines or Parquet, as its suffix says.
 
     A file is read through first: if something in it is wrong, the line is named and nothing is sent. Of
-    standard input, what came before that line is sent.
+    standard input, or another pipe, what came before that line is sent.
     """
     # Only here: Arrow, which other commands do without.
     from talweg.cli.files import Source, format_of  # noqa: PLC0415
@@ -45,7 +45,7 @@ def import_(
     source = Source(file, format_of(file, form), MESSAGE_BYTES_MAX)
     watch = Stopwatch()
     messages = raw_bytes = 0
-    if check or not source.is_standard:
+    if check or not source.is_read_once:
         messages, raw_bytes = _read_through(source)
     if not check:
         with open_admin(servers, timeout) as admin:

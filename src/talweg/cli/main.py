@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from talweg.cli import broker, consumer, pipeline, topic
 from talweg.cli.bench import bench
-from talweg.cli.complaints import Failed, complain
+from talweg.cli.complaints import EXIT_SETTING, Failed, complain
 from talweg.cli.doctor import doctor
 from talweg.cli.exporting import export
 from talweg.cli.importing import import_
@@ -36,6 +36,9 @@ class QuietGroup(TyperGroup):
             raise typer.Exit(0) from None
         except (TalwegError, Failed, OSError) as error:
             raise typer.Exit(complain(error)) from None
+        except UnicodeEncodeError as error:  # of an argument: Python keeps its bytes as half a character each
+            told = os.fsencode(str(error.object)).decode(errors="backslashreplace")
+            raise typer.Exit(complain(Failed(f"{told}: names are UTF-8", EXIT_SETTING))) from None
         return answer
 
 
@@ -65,6 +68,14 @@ def _talweg(
     """A replicated, partitioned log queue."""
 
 
+def _open_standard_streams() -> None:
+    """Those that were closed (`<&-`) lead nowhere from now on. Else the next socket would have their number,
+    and the event loop, which must not close one below 3, would end the process."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
 # What stands behind `--` is a command of its own, with options of its own.
 app.command("up", context_settings={"allow_interspersed_args": False})(up)
 app.command("status")(status)
@@ -82,4 +93,5 @@ app.command("manager")(manager)
 
 def main() -> None:
     """Run the command line of this process."""
+    _open_standard_streams()
     app(prog_name="talweg")  # also for `python -m talweg.cli`: completion goes by the name

@@ -3,7 +3,11 @@
 Nothing that comes out of the cluster may take hold of a terminal: control characters are shown escaped.
 """
 
+import contextlib
+import io
+import os
 import re
+import select
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -33,7 +37,9 @@ def print_bytes(data: bytes) -> None:
         sys.stdout.write(data.decode())
         return
     sys.stdout.flush()
-    stream.write(data)
+    left = memoryview(data)
+    while left:  # with PYTHONUNBUFFERED, a pipe that closes meanwhile takes a part, and says so the next time
+        left = left[stream.write(left) :]
 
 
 def flush() -> None:
@@ -41,12 +47,27 @@ def flush() -> None:
     sys.stdout.flush()
 
 
+def check_reader() -> None:
+    """Raise BrokenPipeError if whoever read us has gone: a pipe says so even if nothing is written."""
+    with contextlib.suppress(io.UnsupportedOperation):  # somebody has put a stream without one in its place
+        waiting = select.poll()
+        waiting.register(sys.stdout.fileno(), 0)
+        if any(event & (select.POLLERR | select.POLLHUP) for _, event in waiting.poll(0)):
+            raise BrokenPipeError
+
+
+def is_styled() -> bool:
+    """Whether output goes to a terminal that shows colours, to somebody who wants them."""
+    unwanted = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not unwanted
+
+
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns under headings, numbers to the right. Never cut or wrapped: programs read them, too."""
     texts = [[_cell(cell) for cell in row] for row in rows]
     right = [bool(texts) and all(_is_number(row[i]) for row in texts) for i in range(len(headings))]
     widths = [max(len(row[i]) for row in [list(headings), *texts]) for i in range(len(headings))]
-    bold = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
+    bold = ("\x1b[1m", "\x1b[0m") if is_styled() else ("", "")
     print_lines(
         [
             bold[0] + _aligned(headings, widths, right) + bold[1],

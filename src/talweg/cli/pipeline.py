@@ -1,6 +1,5 @@
 """`talweg pipeline`: log pipelines on Spark; what they made, as tables and charts."""
 
-import logging
 import signal
 import sys
 import threading
@@ -35,6 +34,14 @@ Checkpoints = Annotated[
 ]
 Master = Annotated[
     str, typer.Option("--master", help="Spark: local[*], or spark://HOST:PORT.", metavar="URL")
+]
+SkipLost = Annotated[
+    bool,
+    typer.Option(
+        "--skip-lost",
+        help="Go on without messages that are gone before they were read: dropped by retention, or deleted "
+        "with their topic. Else that is an error.",
+    ),
 ]
 File = Annotated[
     list[Path] | None,
@@ -86,6 +93,7 @@ def run(
             show_default=False,
         ),
     ] = None,
+    skip_lost: SkipLost = False,
     servers: options.Servers = None,
     as_json: options.Json = False,
 ) -> None:
@@ -101,7 +109,7 @@ def run(
     wanted = names or ([] if file else list(STANDARD))
     pipelines = choose(wanted, STANDARD, file or [])
     keep_bytes = None if keep is None else read_size(keep)
-    source = TopicsSource(servers, _split(topics), rows_max, keep_bytes=keep_bytes)
+    source = TopicsSource(servers, _split(topics), rows_max, keep_bytes=keep_bytes, skip_lost=skip_lost)
     source.chosen()  # what is wrong with topics or servers is said before Spark starts
     settings = RunSettings(archive.absolute(), _checkpoints(archive, checkpoints), follow)
     told_to_stop = threading.Event()
@@ -175,23 +183,27 @@ def redrive(
     archive: Archive = ARCHIVE,
     checkpoints: Checkpoints = None,
     master: Master = MASTER,
+    skip_lost: SkipLost = False,
     servers: options.Servers = None,
     as_json: options.Json = False,
 ) -> None:
     """Send the dead letters of a topic back to it: those that were set aside since the last time."""
     _need_spark()
-    from talweg.pipeline.dead_letters import SUFFIX  # noqa: PLC0415
-    from talweg.pipeline.places import TopicsSource  # noqa: PLC0415
+    from talweg.pipeline.redrive import letters_of  # noqa: PLC0415
     from talweg.pipeline.redrive import redrive as send_back  # noqa: PLC0415
 
-    TopicsSource(servers, (f"{topic.removesuffix(SUFFIX)}{SUFFIX}",)).chosen()
+    letters_of(servers, topic)  # what is wrong with it is said before Spark starts
     directory = _checkpoints(archive, checkpoints)
     with _session(master, directory) as spark:
-        count = send_back(spark, servers, topic, directory)
+        done = send_back(spark, servers, topic, directory, skip_lost=skip_lost)
     if as_json:
-        print_json({"topic": topic, "letters": count})
-    else:
-        typer.echo(f"{count:,} dead letters of {topic} looked at, and sent back")
+        print_json({"topic": topic, "letters": done.letters, "sent": done.sent})
+        return
+    stay = done.letters - done.sent
+    typer.echo(
+        f"{done.letters:,} dead letters of {topic} looked at, {done.sent:,} sent back"
+        + (f"; {stay:,} stay: set aside too often, or without their origin" if stay else "")
+    )
 
 
 def _need_spark() -> None:
@@ -242,23 +254,36 @@ def _alerts(servers: str | None) -> tuple[dict[str, Any], ...]:
 def _session(master: str, directory: Path) -> Iterator["SparkSession"]:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    from talweg.pipeline.session import configured, open_session, standard_error_into  # noqa: PLC0415
+    from talweg.pipeline.session import configured, hush, open_session, standard_error_into  # noqa: PLC0415
 
     if (running := SparkSession.getActiveSession()) is not None:
         yield configured(running)  # whoever started it will stop it
         return
     log = directory / "spark.log"
-    with standard_error_into(log):
+    with standard_error_into(log), _ctrl_c_later():
         try:
             spark = open_session(master, {"spark.ui.showConsoleProgress": "false"})
         except TalwegError as error:
             raise Failed(f"{error} (more in {log})") from None
     spark.sparkContext.setLogLevel("WARN")
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what goes wrong is told in a line
+    hush()  # what goes wrong is told in a line
     try:
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Until a JVM can be told to end: one that is left when it has only half started never does by itself."""
+    pressed = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed.is_set():
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -33,8 +33,13 @@ def read_headers(given: Sequence[str]) -> tuple[tuple[str, bytes | None], ...]:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise BadRequest(f"--header {text!r}: expected NAME=VALUE")
-        pairs.append((name, value.encode()))
+        pairs.append((name, as_given(value)))
     return tuple(pairs)
+
+
+def as_given(text: str) -> bytes:
+    """An argument's bytes, which need not be UTF-8."""
+    return text.encode(errors="surrogateescape")
 
 
 def send_messages(
@@ -43,7 +48,7 @@ def send_messages(
     """Send them, wait for them, and say where they are."""
     with open_admin(servers, timeout) as admin:
         ensure_topic(admin, wish.topic, wish.partition, create=create)
-    values = (text.encode(errors="surrogateescape") for text in messages) if messages else _lines()
+    values = map(as_given, messages) if messages else _lines()
     sent = Sent(_print_place if wish.as_json else None)
     try:
         with open_producer(servers, timeout) as producer:
@@ -52,7 +57,7 @@ def send_messages(
                     producer.send(
                         wish.topic,
                         value,
-                        key=wish.key,
+                        key=None if wish.key is None else as_given(wish.key),
                         partition=wish.partition,
                         headers=wish.headers or None,
                     )

@@ -11,7 +11,7 @@ from talweg.client.consumer import Consumer
 from talweg.client.received import ReceivedBatch
 from talweg.errors import PartitionNotFound
 
-_LOOK_SECONDS: Final = 1.0  # between two looks at whether what is waited for can still come
+LOOK_SECONDS: Final = 1.0  # between two looks at whether what is waited for can still come
 _FETCH_BYTES: Final = 1 << 20
 
 
@@ -75,7 +75,11 @@ class Reading:
         """How many messages; 0 if there is no end."""
         return sum(map(len, self.spans.values()))
 
-    def batches(self, open_consumer: Callable[[list[int]], Consumer]) -> Iterator[ReceivedBatch]:
+    def batches(
+        self,
+        open_consumer: Callable[[list[int]], Consumer],
+        idle: Callable[[], None] = lambda: None,  # called now and then while nothing comes
+    ) -> Iterator[ReceivedBatch]:
         """All of it, in order within each partition."""
         left = {number: span for number, span in self.spans.items() if span.next_offset is None or len(span)}
         if not left:
@@ -85,8 +89,9 @@ class Reading:
             for number, first in left.items():
                 consumer.seek(self._topic, number, min(first.first_offset, ends[number]))
             while left:
-                batch = consumer.poll_batch(_LOOK_SECONDS)
+                batch = consumer.poll_batch(LOOK_SECONDS)
                 if batch is None:
+                    idle()
                     self._drop_lost(left)
                     continue
                 span = left.get(batch.partition)

@@ -208,11 +208,11 @@ class TableDisplay:
 
 
 def choose_display(*, as_json: bool, alone: bool) -> Display:
-    """A table if there is a terminal for it and nobody else writes there."""
+    """A table if there is a terminal that can show it again and again, and nobody else writes there."""
     if as_json:
         return JsonDisplay()
     console = Console(stderr=not alone)
-    if alone and console.is_terminal:
+    if alone and console.is_terminal and not console.is_dumb_terminal:
         return TableDisplay(console)
     # Whatever a command prints is its own affair: our lines keep out of its output.
     return LinesDisplay(sys.stdout if alone else sys.stderr)

@@ -1,6 +1,7 @@
 """Files of messages, out: lines, JSON lines, Parquet. A file is there when it is whole."""
 
 import contextlib
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,7 +103,7 @@ _WRITERS: Final[dict[Format, type[LinesWriter] | type[JsonWriter] | type[Parquet
 
 @contextlib.contextmanager
 def writing(file: str, form: Format, *, force: bool) -> Iterator[Writer]:
-    """A writer to a file, or to standard output. What was begun and not finished leaves no file behind."""
+    """A writer to a file, a device, a pipe, or standard output. What is not finished leaves no file."""
     if file == STANDARD:
         if form == "parquet" and sys.stdout.isatty():
             raise InvalidSetting(
@@ -112,12 +113,21 @@ def writing(file: str, form: Format, *, force: bool) -> Iterator[Writer]:
         yield writer
         writer.close()
         return
-    path = Path(file)
+    path = Path(file).resolve()  # what a link points to is written, and the link stays
+    if path.exists() and not path.is_file():
+        # A device or a pipe cannot be replaced when the file is whole: it would be a file from then on.
+        with path.open("wb") as stream:
+            writer = _WRITERS[form](stream)
+            yield writer
+            writer.close()
+        return
     if path.exists() and not force:
         raise Failed(f"{file} is there already: name another file, or say --force to overwrite it")
     draft = path.with_name(f".{path.name}.unfinished")
     with draft.open("wb") as stream:
         try:
+            if path.exists():
+                shutil.copymode(path, draft)
             writer = _WRITERS[form](stream)
             yield writer
             writer.close()
