@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).resolve().parent
 
-BOTH = {"--heartbeat": "200ms", "--partitions-max": "500", "--request-timeout": "3s"}
+BOTH = {"--heartbeat": "200ms", "--request-timeout": "3s"}
 CLUSTER_SETTINGS = {
     # Retention cuts at snapshots: with small ones, and a look every moment, tests can wait for it.
     "broker": BOTH | {"--tick": "50ms", "--snapshot-every": "64KiB", "--retention-every": "200ms"},
-    "manager": BOTH | {"--lease": "1s", "--health": "200ms"},
+    "manager": BOTH | {"--lease": "1s", "--health": "200ms", "--partitions-max": "500"},
 }
 # What runs for seconds is not worth compiling well, nor collecting in parallel.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

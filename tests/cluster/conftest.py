@@ -8,7 +8,7 @@ import pytest
 from talweg.testing import quick
 from talweg.testing.cluster import LocalCluster
 
-QUICK = {role: flags | {"--partitions-max": "120"} for role, flags in quick.QUICK.items()}
+QUICK = quick.QUICK | {"manager": quick.QUICK["manager"] | {"--partitions-max": "120"}}
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,16 @@ class Started:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
+    def members(self) -> list[int]:
+        """Who of its group still runs; not those that only wait for somebody to notice that they ended."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                state, _, group, *_ = path.read_text().rpartition(")")[2].split()
+                if int(group) == self.process.pid and state != "Z":
+                    found.append(int(path.parent.name))
+        return found
+
     def says(self) -> str:
         return self.log.read_text(errors="replace")
 

@@ -1,5 +1,6 @@
 """Pipelines over real brokers: dead letters and back, crashes, the command, and what brokers see of it."""
 
+import signal
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +16,12 @@ from talweg.client.admin import Admin
 from talweg.client.consumer import Consumer
 from talweg.client.offsets import position_of
 from talweg.client.producer import Producer
-from talweg.errors import TopicNotFound
+from talweg.errors import PipelineFailed, TopicNotFound
 from talweg.pipeline import read_archive, read_counts
 from talweg.pipeline.archive import archive_table
 from talweg.pipeline.catalogue import choose
 from talweg.pipeline.places import TopicsSink, TopicsSource
-from talweg.pipeline.redrive import redrive
+from talweg.pipeline.redrive import Redriven, redrive
 from talweg.pipeline.runner import Progress, Run, RunSettings, run_to_end
 from talweg.pipeline.standard import STANDARD
 from talweg.testing.processes import wait_until
@@ -28,14 +29,14 @@ from talweg.testing.processes import wait_until
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 
-def run(scene: Scene, *names: str, topics: tuple[str, ...] = ()) -> list[Progress]:
+def run(scene: Scene, *names: str, topics: tuple[str, ...] = (), skip_lost: bool = False) -> list[Progress]:
     settings = RunSettings(scene.directory / "archive", scene.directory / "checkpoints")
     servers = scene.cluster.servers
     shown: list[list[Progress]] = []
     running = Run(
         scene.spark,
         choose(names, STANDARD),
-        TopicsSource(servers, topics or (scene.topic,)),
+        TopicsSource(servers, topics or (scene.topic,), skip_lost=skip_lost),
         TopicsSink(servers),
         settings,
     )
@@ -68,13 +69,17 @@ def test_dead_letters_are_set_aside_and_sent_back_once(scene: Scene) -> None:
         "talweg.dlq.error": b"line: not UTF-8",
         "talweg.dlq.attempt": b"1",
     }
-    assert redrive(scene.spark, servers, scene.topic, checkpoints) == 3
-    assert redrive(scene.spark, servers, scene.topic, checkpoints) == 0
+    assert redrive(scene.spark, servers, scene.topic, checkpoints) == Redriven(3, 3)
+    assert redrive(scene.spark, servers, scene.topic, checkpoints) == Redriven(0, 0)
     assert Counter(values(scene, scene.topic)) == Counter([b"INFO fine", *bad, *bad])
     run(scene, "dead-letters")  # they are no better than before
     with Consumer(f"{scene.topic}.dlq", servers=servers) as consumer:
         attempts = Counter(dict(each.headers)["talweg.dlq.attempt"] for each in consumer.read_to_end())
     assert attempts == {b"1": 3, b"2": 3}
+    with Producer(servers) as producer:  # and one that somebody put there by hand
+        producer.send(f"{scene.topic}.dlq", b"from nowhere")
+    assert redrive(scene.spark, servers, scene.topic, checkpoints, attempts_max=1) == Redriven(4, 0)
+    assert len(values(scene, scene.topic)) == 7
 
 
 def test_brokers_see_how_far_a_pipeline_has_come(scene: Scene) -> None:
@@ -87,6 +92,19 @@ def test_brokers_see_how_far_a_pipeline_has_come(scene: Scene) -> None:
             position_of(cluster, "pipeline.count", scene.topic, number, seconds_max=SECONDS_MAX)
         )
         assert read == end.next_offset
+
+
+def test_a_topic_that_is_gone_fails_pipelines_until_they_are_told_to_skip_it(scene: Scene) -> None:
+    other = f"{scene.topic}-other"
+    sent = scene.fill(20) + scene.fill(10, topic=other)
+    run(scene, "archive", topics=(scene.topic, other))
+    scene.delete(other)
+    sent += scene.more(20, 5)
+    with pytest.raises(PipelineFailed, match=rf"topic {other} is gone.*--skip-lost"):
+        run(scene, "archive")
+    (progress,) = run(scene, "archive", skip_lost=True)
+    assert (progress.state, progress.rows) == ("done", 5)
+    assert archived(scene.directory / "archive") == len(sent)
 
 
 def archived(archive: Path) -> int:
@@ -183,8 +201,28 @@ def test_while_five_producers_feed_three_topics_everything_is_archived_and_count
         (["run", "count", "--topics", "gone"], 3, "--topics: there is no topic gone"),
         (["run", "count", "--keep", "a lot"], 2, "'a lot' is no size: expected one such as 65536"),
         (["report", "--archive", "nowhere"], 1, "nowhere: nothing to report; run pipelines first"),
-        (["redrive", "gone"], 3, "there is no topic gone.dlq"),
+        (["redrive", "gone"], 3, "topic gone has no dead letters: there is no topic gone.dlq"),
     ],
 )
 def test_mistakes_are_told_in_a_line(scene: Scene, arguments: list[str], code: int, said: str) -> None:
     assert said in Shell(scene.cluster.servers).refuses("pipeline", *arguments, code=code)
+
+
+def test_ctrl_c_while_spark_starts_leaves_no_process(scene: Scene) -> None:
+    scene.fill(1)
+    assert scene.spark.version  # its environment is the driver's as well
+    arguments = ["run", "archive", "--topics", scene.topic, "--servers", scene.cluster.servers]
+    with started([*PIPELINE, *arguments], scene.directory / "driver.log") as driver:
+        children = Path(f"/proc/{driver.process.pid}/task/{driver.process.pid}/children")
+
+        def java() -> bool:
+            assert driver.process.poll() is None, driver.says()
+            return any(
+                "java" in Path(f"/proc/{pid}/comm").read_text() for pid in children.read_text().split()
+            )
+
+        wait_until(java, "Spark to start its JVM", SECONDS_MAX)
+        driver.process.send_signal(signal.SIGINT)
+        assert driver.process.wait(SECONDS_MAX) == 130
+        assert driver.says() == ""
+        wait_until(lambda: driver.members() == [], "its JVM to be gone", 60)

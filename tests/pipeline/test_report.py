@@ -7,16 +7,21 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructField, StructType
 from rich.console import Console
 
-from pipeline.made import frame, message
+from pipeline.made import frame, message, moment
 from talweg.pipeline.archive import add_to_archive
-from talweg.pipeline.counts import add_to_counts
-from talweg.pipeline.findings import Findings, find
+from talweg.pipeline.charts import _by_minute
+from talweg.pipeline.compaction import FILES_MIN, compact
+from talweg.pipeline.counts import add_to_counts, counts_table
+from talweg.pipeline.findings import Findings, Minute, find
+from talweg.pipeline.messages import MESSAGES
 from talweg.pipeline.report import print_report, write_report
-from talweg.pipeline.standard import add_to_lines
+from talweg.pipeline.standard import add_to_lines, lines_table
 
 pytestmark = pytest.mark.xdist_group("spark")
 ALERT = {
@@ -84,6 +89,44 @@ def test_the_charts_and_the_page_are_whole(found: Findings, tmp_path: Path) -> N
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
+
+
+def test_files_that_were_merged_and_files_that_were_not_are_read_together(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # As the source has them: not null. Merging forgets that, so the two sorts of files differ.
+    never_null = StructType([StructField(f.name, f.dataType, f.name in ("key", "value")) for f in MESSAGES])
+    for n in range(FILES_MIN + 1):
+        rows = [message(f"ERROR {n}", n, headers=[])]
+        if n == 0:
+            rows.append(message("INFO once", 0, topic="web", headers=[]))
+        batch = spark.createDataFrame(rows, never_null).coalesce(1)
+        for add in (add_to_lines, add_to_counts):
+            add(tmp_path, batch, {})
+    for table in (lines_table(tmp_path), counts_table(tmp_path)):
+        compact(spark, table)
+    assert sorted(file.rows for file in lines_table(tmp_path).manifest().files) == [1, FILES_MIN + 1]
+    told = find(tmp_path)
+    assert (told.messages("logs"), told.messages("web")) == (FILES_MIN + 1, 1)
+    assert (told.talkers, len(told.latest)) == ((("logs", FILES_MIN + 1),), FILES_MIN + 1)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "step"),
+    [(1, "minute"), (180, "minute"), (1440, "15 minutes"), (10_080, "hour"), (10**7, "30 days")],
+)
+def test_a_time_axis_has_as_many_steps_as_can_be_told_apart(minutes: int, step: str) -> None:
+    told = [
+        Minute("logs", level, moment(60 * n * minutes // 500), n, 0)
+        for n in range(500)
+        for level in ("INFO", "ERROR")
+    ]
+    axes = Figure().add_subplot()
+    _by_minute(Findings(minutes=tuple(told)), axes)
+    assert axes.get_title() == f"Messages by {step} and level"
+    bars = [bar for container in axes.containers for bar in container]
+    assert len(bars) <= 2 * 240
+    assert sum(bar.get_height() for bar in bars) == sum(each.messages for each in told)
 
 
 def test_nothing_found_is_no_mistake(tmp_path: Path) -> None:

@@ -10,13 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.made import FileSink, FileSource, message, offsets
-from talweg.errors import InvalidSetting, PipelineFailed
-from talweg.pipeline import pipeline, read_archive, read_counts, read_sessions
+from talweg.errors import InvalidSetting, PipelineFailed, StorageError
+from talweg.pipeline import pipeline, read_archive, read_counts, read_lines, read_sessions, read_table
 from talweg.pipeline.archive import add_to_archive, archive_table
-from talweg.pipeline.catalogue import Pipeline, choose
-from talweg.pipeline.manifest import read_manifest
+from talweg.pipeline.catalogue import RESERVED, Pipeline, choose
 from talweg.pipeline.runner import Progress, Run, RunSettings, reason, run_to_end
-from talweg.pipeline.standard import STANDARD, lines_table
+from talweg.pipeline.standard import STANDARD
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,11 +36,17 @@ class Stage:
 
     def run(self, *pipelines: str | Pipeline) -> list[Progress]:
         chosen = [STANDARD[each] if isinstance(each, str) else each for each in pipelines]
-        shown: list[list[Progress]] = []
+        self.shown: list[list[Progress]] = []
         run_to_end(
-            Run(self.spark, chosen, self.source, self.sink, self.settings), shown.append, threading.Event()
+            Run(self.spark, chosen, self.source, self.sink, self.settings),
+            self.shown.append,
+            threading.Event(),
         )
-        return shown[-1]
+        return self.shown[-1]
+
+    def states(self) -> set[str]:
+        """Those that the last run was seen in."""
+        return {each.state for progress in self.shown for each in progress}
 
 
 @pytest.fixture
@@ -61,11 +66,11 @@ def test_a_run_ends_with_what_is_there_and_the_next_goes_on_with_or_without_chec
     shutil.rmtree(stage.settings.checkpoints / "archive")
     assert [each.rows for each in stage.run("archive")] == [9]
     everything = [("logs", 0, n) for n in range(9)]
-    assert offsets(read_archive(stage.spark, stage.archive)) == everything
-    lines = lines_table(stage.archive).read(stage.spark)
+    assert offsets(read_archive(stage.spark, str(stage.archive), "logs")) == everything
+    lines = read_lines(stage.spark, str(stage.archive))
     assert offsets(lines) == everything
     assert [row.offset for row in lines.where("error IS NOT NULL").collect()] == [6]
-    levels = read_counts(stage.spark, stage.archive).groupBy("level").sum("messages").collect()
+    levels = read_counts(stage.spark, str(stage.archive)).groupBy("level").sum("messages").collect()
     assert {row[0]: row[1] for row in levels} == {"INFO": 5, "ERROR": 2, "UNPARSED": 1, "WARN": 1}
     (letter,) = stage.sink.read(stage.spark, "")
     assert (letter.topic, bytes(letter.value)) == ("logs.dlq", b"prose")
@@ -84,7 +89,7 @@ def test_sessions_end_with_a_pause_and_come_once(stage: Stage) -> None:
     stage.feed(hit(3, 4000, "a", "/again"))
     stage.feed(hit(4, 4001, "c", "/"))
     stage.run("sessions")
-    found = read_sessions(stage.spark, stage.archive).collect()
+    found = read_sessions(stage.spark, str(stage.archive)).collect()
     assert {(row.host, row.requests, row.errors, row.first_path, row.last_path) for row in found} == {
         ("a", 2, 1, "/in", "/out"),
         ("b", 1, 0, "/", "/"),
@@ -146,9 +151,9 @@ def test_a_users_table_grows_once_for_each_batch(stage: Stage) -> None:
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
     stage.run(sizes)
-    directory = stage.archive / "sizes"
-    paths = [str(directory / file.path) for file in read_manifest(directory).files]
-    assert sorted(map(tuple, stage.spark.read.parquet(*paths).collect())) == [(0, 4), (1, 6)]
+    assert sorted(map(tuple, read_table(stage.spark, stage.archive, "sizes").collect())) == [(0, 4), (1, 6)]
+    with pytest.raises(StorageError, match="size: no table"):
+        read_table(stage.spark, stage.archive, "size")
 
 
 def test_a_pipeline_that_fails_says_why_and_the_others_stop(stage: Stage) -> None:
@@ -159,6 +164,24 @@ def test_a_pipeline_that_fails_says_why_and_the_others_stop(stage: Stage) -> Non
     stage.feed(message("INFO x", 0))
     with pytest.raises(PipelineFailed, match=r"pipeline broken: .*no bread today"):
         stage.run("count", broken)
+    assert list(stage.spark.streams.active) == []
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        (lambda lines: lines.select("colour"), "colour.* cannot be resolved"),
+        (lambda lines: lines.groupBy("level").count(), "output mode"),
+        (lambda lines: lines.nonsense, "AttributeError|ATTRIBUTE"),
+        (lambda lines: {}["level"], "KeyError: 'level'"),
+        (lambda lines: None, "it returned NoneType, not a DataFrame"),
+    ],
+)
+def test_a_mistake_in_a_users_pipeline_is_told_in_a_line(stage: Stage, mistake: Any, said: str) -> None:
+    stage.feed(message("INFO x", 0))
+    with pytest.raises(PipelineFailed, match=rf"pipeline mistaken: .*({said})") as caught:
+        stage.run("count", Pipeline("mistaken", "", mistake, to_table="mistaken"))
+    assert "\n" not in str(caught.value)
     assert list(stage.spark.streams.active) == []
 
 
@@ -185,9 +208,11 @@ def test_a_query_that_failed_by_no_fault_of_its_own_is_started_again(
     if ends_well:
         assert [(each.state, each.rows) for each in stage.run(late)] == [("done", 1)]
         assert offsets(read_archive(stage.spark, stage.archive)) == [("logs", 0, 0)]
+        assert "failed" not in stage.states()
     else:
         with pytest.raises(PipelineFailed, match="pipeline late: Python worker failed to connect back"):
             stage.run(late)
+        assert "failed" in stage.states()
     assert len(calls) == min(failures, 3) + 1
 
 
@@ -206,6 +231,30 @@ def test_files_and_names_that_make_no_pipeline_are_refused(tmp_path: Path) -> No
         choose(["count", "count"], STANDARD)
     with pytest.raises(InvalidSetting, match="either to_topic or to_table"):
         pipeline()
+    (tmp_path / "taken.py").write_text(
+        "from talweg.pipeline import pipeline\n\n"
+        "@pipeline(to_topic='t', name='count')\ndef mine(lines):\n    return lines\n"
+    )
+    with pytest.raises(InvalidSetting, match="count: there is a pipeline of that name"):
+        choose([str(tmp_path / "taken.py")], STANDARD)
+
+
+@pytest.mark.parametrize("name", ["", "../outside", "/etc/talweg", "a/b", ".hidden", "_manifests", "x" * 101])
+def test_names_that_could_not_be_directories_of_their_own_are_refused(name: str) -> None:
+    with pytest.raises(InvalidSetting, match=r"to_table .*: expected up to 100 letters"):
+        pipeline(to_table=name)
+    if name:  # without one, the function's
+        with pytest.raises(InvalidSetting, match=r"name .*: expected up to 100 letters"):
+            pipeline(to_topic="t", name=name)(lambda lines: lines)
+
+
+def test_no_table_of_a_user_takes_the_place_of_ours(tmp_path: Path) -> None:
+    ours = {each.table(tmp_path).directory.name for each in STANDARD.values() if each.table is not None}
+    ours |= {each.to_table for each in STANDARD.values() if each.to_table is not None}
+    assert ours < RESERVED
+    for name in RESERVED:
+        with pytest.raises(InvalidSetting, match=f"to_table '{name}' is taken"):
+            pipeline(to_table=name)
 
 
 def test_what_belongs_to_a_pipeline_runs_with_it() -> None:

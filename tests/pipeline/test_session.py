@@ -1,8 +1,16 @@
-"""How a session is asked for; nothing here starts one."""
+"""How a session is asked for."""
+
+from io import StringIO
+from logging import StreamHandler
 
 import pytest
+from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
 
-from talweg.pipeline.session import _patient
+from talweg.pipeline.session import _patient, hush
+
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 @pytest.mark.parametrize(
@@ -17,3 +25,18 @@ from talweg.pipeline.session import _patient
 )
 def test_tasks_on_this_machine_have_four_attempts(given: str, asked_for: str) -> None:
     assert _patient(given) == asked_for
+
+
+def test_a_mistake_in_a_query_is_raised_and_not_logged_as_well(spark: SparkSession) -> None:
+    logger = PySparkLogger.getLogger("DataFrameQueryContextLogger")
+    level, said = logger.level, StringIO()
+    handler = StreamHandler(said)
+    logger.addHandler(handler)
+    try:
+        hush()
+        with pytest.raises(AnalysisException):
+            spark.range(1).select("colour").collect()
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    assert said.getvalue() == ""

@@ -1,5 +1,7 @@
 """The archive and the log together are the topic: no row twice, none missing."""
 
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -8,12 +10,14 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from pipeline.made import frame, message, offsets
-from spark.scene import Scene
+from spark.scene import SECONDS_MAX, Scene
+from talweg.client.partition_log import Ends, PartitionLogs
 from talweg.errors import OffsetOutOfRange, StorageError, TopicNotFound
 from talweg.pipeline import whole_topic
 from talweg.pipeline.archive import add_to_archive
 from talweg.pipeline.manifest import Spans, merged
 from talweg.pipeline.whole_topic import Cut, cut_of, put_together
+from talweg.testing.processes import wait_until
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -82,6 +86,29 @@ def test_what_retention_has_dropped_comes_from_the_archive(scene: Scene, archive
     assert len(found) == len(set(found))
     assert [n for _, p, n in found if p == 1] == list(range(end[1]))
     assert [n for _, p, n in found if p == 0][:50] == list(range(50))  # long gone from the brokers
+
+
+def test_what_is_archived_and_dropped_while_the_brokers_are_asked_is_not_lost(
+    scene: Scene, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.create(1, retention_bytes=400_000)
+    incarnation = scene.logs.topic(scene.topic).incarnation
+
+    class Slow(PartitionLogs):
+        """While it is asked, the archive and retention are at work."""
+
+        def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, Ends]:
+            def dropped() -> bool:
+                scene.send(0, [b"x" * 50_000] * 2, codec=0)
+                add_to_archive(archive, scene.read(includeHeaders=True), {topic: incarnation})
+                return scene.logs.ends(topic, [0])[0].start_offset > 0
+
+            wait_until(dropped, "retention to drop something that was archived", SECONDS_MAX)
+            return super().ends(topic, partitions)
+
+    monkeypatch.setattr(sys.modules["talweg.pipeline.whole_topic"], "PartitionLogs", Slow)
+    found = offsets(whole_topic(scene.spark, scene.cluster.servers, scene.topic, archive))
+    assert found == [(scene.topic, 0, n) for n in range(scene.logs.ends(scene.topic, [0])[0].next_offset)]
 
 
 def test_the_rest_comes_from_the_log_and_a_deleted_topic_from_the_archive(

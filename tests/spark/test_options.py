@@ -108,6 +108,11 @@ def test_what_is_wrong_is_named(read: Any, options: dict[str, str], said: str) -
         ({"startingOffsets": '{"logs": {"0": -1}}'}, "option startingOffsets: it cannot be latest"),
         ({"endingOffsets": "earliest"}, "option endingOffsets: it cannot be earliest"),
         ({"endingOffsets": "latest", "endingTimestamp": "5"}, "endingOffsets and endingTimestamp: only one"),
+        ({"startingTimestamp": "5", "endingTimestamp": "0"}, "option startingTimestamp: it is later"),
+        (
+            {"startingOffsets": '{"logs": {"0": 9}}', "endingOffsets": '{"logs": {"0": 8}}'},
+            "option startingOffsets: offset 9 of partition 0 of topic logs is behind its endingOffsets, 8",
+        ),
     ],
 )
 def test_a_batch_query_is_told_what_it_cannot_have(options: dict[str, str], said: str) -> None:

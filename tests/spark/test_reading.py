@@ -110,6 +110,13 @@ def test_moments_bound_what_is_read_to_the_message(scene: Scene) -> None:
     assert places(scene.read(startingTimestamp=BEGIN // 1000 + 60_000)) == []
 
 
+def test_what_ends_before_it_begins_is_empty(scene: Scene) -> None:
+    scene.create(partitions=1)
+    scene.send(0, [b"x"] * 10, timestamps=[BEGIN + n * 1_000_000 for n in range(10)])
+    ending = json.dumps({scene.topic: {"0": 3}})
+    assert scene.reader(startingTimestamp=BEGIN // 1000 + 4_000, endingOffsets=ending).partitions() == []
+
+
 def test_several_topics_a_pattern_or_partitions_are_read(scene: Scene) -> None:
     one, two = f"{scene.topic}-one", f"{scene.topic}-two"
     first, second = scene.fill(20, batch=10, topic=one), scene.fill(30, batch=10, topic=two)

@@ -207,6 +207,27 @@ def test_a_topic_that_is_gone_is_said(scene: Scene) -> None:
         scene.stream_reader().latestOffset(start, ReadAllAvailable())
 
 
+def test_a_query_that_may_lose_messages_outlives_a_topic(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = f"{scene.topic}-other"
+    scene.fill(10, partitions=1)
+    scene.fill(10, partitions=1, topic=other)
+    reader = scene.stream_reader(subscribe=f"{scene.topic},{other}", failOnDataLoss=False)
+    begin = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    scene.delete(other)
+    scene.more(10, 5, partitions=1)
+    middle = reader.latestOffset(begin, ReadAllAvailable())
+    assert read(reader.partitions(begin, middle)) == [(scene.topic, 0, 10, 15)]
+    assert f"topic {other} is gone" in caplog.text
+    assert reader.latestOffset(middle, ReadAllAvailable()) == middle
+    scene.fill(3, partitions=1, topic=other)
+    end = reader.latestOffset(middle, ReadAllAvailable())
+    assert read(reader.partitions(middle, end)) == [(other, 0, 0, 3)]
+    with pytest.raises(TalwegError, match="there is no topic mistyped"):
+        scene.stream_reader(subscribe="mistyped", failOnDataLoss=False).initialOffset()
+
+
 def test_a_checkpoint_of_another_source_is_refused(scene: Scene) -> None:
     scene.fill(10, partitions=1)
     with pytest.raises(TalwegError, match="not one of a talweg source"):

@@ -67,12 +67,13 @@ class TroubledTransactions(Transactions):
         self.name = name
         await super().carry_out(name, held)
 
-    async def publish(self, stages: Iterable[StageRef]) -> None:
+    async def publish(self, stages: Iterable[StageRef]) -> bool:
         some = list(stages)
-        await super().publish(some[:1])
+        first = await super().publish(some[:1])
         self.trouble.at("some published", self.name)
-        await super().publish(some[1:])
+        rest = await super().publish(some[1:])
         self.trouble.at("published", self.name)
+        return first and rest
 
     async def complete(self, name: str) -> None:
         await super().complete(name)

@@ -6,6 +6,8 @@ from talweg.pipeline.counts import read_counts
 from talweg.pipeline.lines import parse
 from talweg.pipeline.session import open_session
 from talweg.pipeline.sessions import read_sessions
+from talweg.pipeline.standard import read_lines
+from talweg.pipeline.table import read_table
 from talweg.pipeline.whole_topic import whole_topic
 
 __all__ = [
@@ -15,6 +17,8 @@ __all__ = [
     "pipeline",
     "read_archive",
     "read_counts",
+    "read_lines",
     "read_sessions",
+    "read_table",
     "whole_topic",
 ]

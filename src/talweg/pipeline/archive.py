@@ -42,9 +42,9 @@ def add_to_archive(directory: Path, batch: DataFrame, incarnations: Mapping[str,
     return archive_table(directory).add_messages(batch, make, offsets_in, incarnations=incarnations)
 
 
-def read_archive(spark: SparkSession, directory: Path, topic: str | None = None) -> DataFrame:
+def read_archive(spark: SparkSession, directory: Path | str, topic: str | None = None) -> DataFrame:
     """Every message that is archived, or those of a topic, in Kafka's columns."""
-    rows = archive_table(directory).read(spark, topic).drop("date")
+    rows = archive_table(Path(directory)).read(spark, topic).drop("date")
     return rows if topic is None else rows.where(fn.col("topic") == topic)
 
 

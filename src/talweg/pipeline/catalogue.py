@@ -8,9 +8,10 @@ def slow(lines):
 """
 
 import importlib.util
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -19,6 +20,10 @@ from talweg.errors import InvalidSetting
 from talweg.pipeline.table import Table
 
 Transform = Callable[[DataFrame], DataFrame]
+
+# What an archive directory has of ours.
+RESERVED: Final = frozenset({"messages", "lines", "counts", "sessions", "checkpoints", "report"})
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Pipeline(msgspec.Struct, frozen=True):
@@ -53,13 +58,27 @@ def pipeline(
         raise InvalidSetting("pipeline: expected either to_topic or to_table")
     if source not in ("messages", "lines"):
         raise InvalidSetting(f"pipeline: source {source!r} is unknown, expected messages or lines")
+    if to_table is not None:
+        _check_name("to_table", to_table)
+        if to_table in RESERVED:
+            raise InvalidSetting(f"pipeline: to_table {to_table!r} is taken: an archive has one of its own")
 
     def decorate(transform: Transform) -> Pipeline:
         purpose = (transform.__doc__ or "").strip().partition("\n")[0]
         called = name or transform.__name__
+        _check_name("name", called)
         return Pipeline(called, purpose, transform, source, to_topic, to_table)
 
     return decorate
+
+
+def _check_name(what: str, name: str) -> None:
+    """It becomes the name of a directory: of the table, or of the checkpoint."""
+    if not _NAME.fullmatch(name):
+        raise InvalidSetting(
+            f"pipeline: {what} {name!r}: expected up to 100 letters, digits, '.', '_' and '-', the first of "
+            "them a letter or digit"
+        )
 
 
 def load_file(path: Path) -> list[Pipeline]:
@@ -94,6 +113,10 @@ def choose(wanted: Sequence[str], known: dict[str, Pipeline], files: Sequence[Pa
             )
     for path in files:
         chosen += load_file(path)
+    for each in chosen:
+        # They would share a checkpoint, and the one would take itself for the other.
+        if each.name in known and each is not known[each.name]:
+            raise InvalidSetting(f"{each.name}: there is a pipeline of that name; call yours something else")
     names = [each.name for each in chosen]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -1,7 +1,8 @@
 """Charts of a report, drawn by matplotlib without a screen: each a PNG file of its own."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +26,22 @@ _COLOURS: Final = {
 }
 _LINES: Final = ("#3a7ca5", "#d1495b", "#edae49", "#00798c", "#6d597a", "#66a182", "#8d6a4f", "#5b5b5b")
 _MINUTE: Final = 1 / (24 * 60)  # in days, which is how matplotlib counts
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SIZE_INCHES: Final = (9.0, 4.2)
 _TOPICS_MAX: Final = 8  # lines that can be told apart; more would only be a tangle
 _BARS_MAX: Final = 20  # topics with a bar each
+_STEPS_MAX: Final = 200  # along a time axis: narrower bars would be less than a pixel or two
+# How long a step is, in minutes, and what it is called.
+_STEPS: Final = {
+    1: "minute",
+    5: "5 minutes",
+    15: "15 minutes",
+    60: "hour",
+    360: "6 hours",
+    1440: "day",
+    10_080: "week",
+    43_200: "30 days",
+}
 
 Draw = Callable[[Findings, Axes], None]
 
@@ -57,28 +71,28 @@ def _wanted(findings: Findings) -> Iterator[tuple[str, Draw]]:
 
 
 def _by_minute(findings: Findings, axes: Axes) -> None:
-    minutes = sorted({each.minute for each in findings.minutes})
-    place = {minute: number for number, minute in enumerate(minutes)}
-    base = [0] * len(minutes)
+    step = _step(findings)
+    moments = sorted({_floor(each.minute, step) for each in findings.minutes})
+    counts: Counter[tuple[str, datetime]] = Counter()
+    for each in findings.minutes:
+        counts[each.level, _floor(each.minute, step)] += each.messages
+    base = [0] * len(moments)
     for level in findings.levels:
-        heights = [0] * len(minutes)
-        for each in findings.minutes:
-            if each.level == level:
-                heights[place[each.minute]] += each.messages
+        heights = [counts[level, moment] for moment in moments]
         axes.bar(
-            _places(minutes),
+            _places(moments),
             heights,
-            _MINUTE * 0.9,
+            _MINUTE * step * 0.9,
             bottom=base,
             color=_COLOURS[level],
             label=level,
             align="edge",
         )
         base = [below + height for below, height in zip(base, heights, strict=True)]
-    axes.set_title("Messages by minute and level")
+    axes.set_title(f"Messages by {_STEPS[step]} and level")
     axes.set_ylabel("messages")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    _time_axis(axes, minutes)
+    _time_axis(axes, moments, step)
     _legend(axes)
 
 
@@ -103,33 +117,35 @@ def _by_topic(findings: Findings, axes: Axes) -> None:
 
 
 def _error_rate(findings: Findings, axes: Axes) -> None:
+    step = _step(findings)
     topics = sorted(findings.topics, key=findings.messages)[-_TOPICS_MAX:]
     for topic, colour in zip(sorted(topics), _LINES, strict=False):
-        minutes, rates = _rates(findings, topic)
-        axes.plot(_places(minutes), rates, marker="o", markersize=3, linewidth=1.2, color=colour, label=topic)
+        moments, rates = _rates(findings, topic, step)
+        axes.plot(_places(moments), rates, marker="o", markersize=3, linewidth=1.2, color=colour, label=topic)
     spikes = [(minute, float(each.get("rate", 0))) for each in findings.alerts if (minute := _minute(each))]
     if spikes:
         places = _places([minute for minute, _ in spikes])
         axes.scatter(
             places, [rate for _, rate in spikes], marker="v", s=90, color="#111111", zorder=5, label="alert"
         )
-    axes.set_title("Errors among the parsed messages, by minute")
+    axes.set_title(f"Errors among the parsed messages, by {_STEPS[step]}")
     axes.set_ylabel("error rate")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_ylim(-0.02, 1.05)
-    _time_axis(axes, sorted({each.minute for each in findings.minutes}))
+    _time_axis(axes, sorted({_floor(each.minute, step) for each in findings.minutes}), step)
     _legend(axes)
 
 
-def _rates(findings: Findings, topic: str) -> tuple[list[datetime], list[float]]:
-    parsed: dict[datetime, int] = {}
-    errors: dict[datetime, int] = {}
+def _rates(findings: Findings, topic: str, step: int) -> tuple[list[datetime], list[float]]:
+    parsed: Counter[datetime] = Counter()
+    errors: Counter[datetime] = Counter()
     for each in findings.minutes:
         if each.topic == topic and each.level != UNPARSED:
-            parsed[each.minute] = parsed.get(each.minute, 0) + each.messages
-            errors[each.minute] = errors.get(each.minute, 0) + each.messages * (each.level in GRAVE)
-    minutes = sorted(parsed)
-    return minutes, [errors[minute] / parsed[minute] for minute in minutes]
+            moment = _floor(each.minute, step)
+            parsed[moment] += each.messages
+            errors[moment] += each.messages * (each.level in GRAVE)
+    moments = sorted(parsed)
+    return moments, [errors[moment] / parsed[moment] for moment in moments]
 
 
 def _sessions(findings: Findings, axes: Axes) -> None:
@@ -142,6 +158,20 @@ def _sessions(findings: Findings, axes: Axes) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
+def _step(findings: Findings) -> int:
+    """Minutes that are drawn as one, so that a month can be read as well as an hour."""
+    first = min(each.minute for each in findings.minutes)
+    last = max(each.minute for each in findings.minutes)
+    return next(
+        (step for step in _STEPS if (last - first) / timedelta(minutes=step) < _STEPS_MAX), max(_STEPS)
+    )
+
+
+def _floor(minute: datetime, step: int) -> datetime:
+    """When the step began that a minute is in."""
+    return minute - (minute - _EPOCH) % timedelta(minutes=step)
+
+
 def _minute(alert: dict[str, object]) -> datetime | None:
     try:
         return datetime.fromisoformat(str(alert.get("minute"))).astimezone(UTC)
@@ -149,10 +179,10 @@ def _minute(alert: dict[str, object]) -> datetime | None:
         return None
 
 
-def _time_axis(axes: Axes, minutes: list[datetime]) -> None:
+def _time_axis(axes: Axes, moments: list[datetime], step: int) -> None:
     # A single minute would else be drawn as broad as a year.
-    places = _places(minutes)
-    axes.set_xlim(places[0] - 2 * _MINUTE, places[-1] + 3 * _MINUTE)
+    places = _places(moments)
+    axes.set_xlim(places[0] - 2 * step * _MINUTE, places[-1] + 3 * step * _MINUTE)
     locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]

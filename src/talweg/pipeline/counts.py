@@ -86,9 +86,9 @@ def add_to_counts(
     )
 
 
-def read_counts(spark: SparkSession, directory: Path) -> DataFrame:
+def read_counts(spark: SparkSession, directory: Path | str) -> DataFrame:
     """Messages and late ones by topic, level and minute; `closed` behind the watermark."""
-    table = counts_table(directory)
+    table = counts_table(Path(directory))
     manifest = table.manifest()
     rows = table.read_files(spark, table.paths(manifest))
     summed = rows.groupBy("topic", "level", "minute").agg(

@@ -42,14 +42,17 @@ def dead_letters_of(parsed: DataFrame) -> DataFrame:
     )
 
 
+def may_go_back(attempts_max: int = ATTEMPTS_MAX) -> Column:
+    """Whether a dead letter says where it came from, and was not set aside too often."""
+    attempt = fn.coalesce(header("headers", ATTEMPT).try_cast("int"), fn.lit(1))
+    return header("headers", TOPIC).isNotNull() & (attempt <= attempts_max)
+
+
 def redriven(letters: DataFrame, attempts_max: int = ATTEMPTS_MAX) -> DataFrame:
     """Dead letters as messages for the topics that they came from. The count of attempts goes along."""
     attempt = header("headers", ATTEMPT)
     kept = fn.array(fn.struct(fn.lit(ATTEMPT).alias("key"), attempt.cast("binary").alias("value")))
-    return letters.where(
-        header("headers", TOPIC).isNotNull()
-        & (fn.coalesce(attempt.try_cast("int"), fn.lit(1)) <= attempts_max)
-    ).select(
+    return letters.where(may_go_back(attempts_max)).select(
         "key",
         "value",
         header("headers", TOPIC).alias("topic"),

@@ -1,5 +1,7 @@
 """Findings: what a report tells, read from the tables with Arrow alone, so that no Spark has to start."""
 
+from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -90,36 +92,50 @@ class Findings(msgspec.Struct, frozen=True):
 
 def find(archive: Path, alerts: tuple[dict[str, Any], ...] = ()) -> Findings:
     """What the tables below an archive directory tell."""
-    lines = _rows(lines_table(archive), ["topic", "time", "level", "host", "program", "message", "error"])
-    grave = lines.filter(pc.is_in(lines["level"], value_set=pa.array(GRAVE)))
+    errors: Counter[str] = Counter()
+    talkers: Counter[str] = Counter()
+    latest: list[dict[str, Any]] = []
+    # There may be more lines than fit into memory; what is kept of them is little.
+    for lines in _batches(
+        lines_table(archive), ["topic", "time", "level", "host", "program", "message", "error"]
+    ):
+        errors += _counted(lines["error"].drop_null())
+        grave = lines.filter(pc.is_in(lines["level"], value_set=pa.array(GRAVE)))
+        talkers += _counted(pc.coalesce(grave["program"], grave["host"], grave["topic"]))
+        latest = _latest(latest, grave)
     return Findings(
         minutes=_minutes(archive),
         archived=_archived(archive),
-        errors=_commonest(lines.filter(pc.is_valid(lines["error"])), "error"),
-        talkers=_talkers(grave),
-        latest=_latest(grave),
+        errors=_commonest(errors),
+        talkers=_commonest(talkers),
+        latest=tuple(
+            (_utc(row["time"]).strftime("%Y-%m-%d %H:%M:%S"), row["topic"], row["message"]) for row in latest
+        ),
         visits=_visits(archive),
         alerts=alerts,
     )
 
 
-def _rows(table: Table, columns: list[str]) -> Any:
-    paths = table.paths(table.manifest())
-    if not paths:
-        return pa.table({name: pa.array([], pa.string()) for name in columns})
-    # One by one: names of directories are not to become columns.
-    return pa.concat_tables(pq.read_table(path, columns=columns, partitioning=None) for path in paths)
+def _batches(table: Table, columns: list[str]) -> Iterator[Any]:
+    """Rows of a table, some at a time. Of each file by itself: a merged one may have null where those that it
+    was made of could not, so their schemas differ, and names of directories are not to become columns."""
+    for path in table.paths(table.manifest()):
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(columns=columns)
+
+
+def _rows(table: Table, columns: list[str]) -> list[dict[str, Any]]:
+    return [row for batch in _batches(table, columns) for row in batch.to_pylist()]
 
 
 def _minutes(archive: Path) -> tuple[Minute, ...]:
-    rows = _rows(counts_table(archive), ["topic", "level", "minute", "messages", "late"])
-    if not rows.num_rows:
-        return ()
-    summed = rows.group_by(["topic", "level", "minute"]).aggregate([("messages", "sum"), ("late", "sum")])
-    made = (
-        Minute(row["topic"], row["level"], _utc(row["minute"]), row["messages_sum"], row["late_sum"])
-        for row in summed.to_pylist()
-    )
+    messages: Counter[tuple[str, str, datetime]] = Counter()
+    late: Counter[tuple[str, str, datetime]] = Counter()
+    for row in _rows(counts_table(archive), ["topic", "level", "minute", "messages", "late"]):
+        place = (row["topic"], row["level"], _utc(row["minute"]))
+        messages[place] += row["messages"]
+        late[place] += row["late"]
+    made = (Minute(*place, count, late[place]) for place, count in messages.items())
     return tuple(sorted(made, key=lambda each: (each.minute, each.topic, ORDER.index(each.level))))
 
 
@@ -135,36 +151,27 @@ def _archived(archive: Path) -> tuple[ArchivedTopic, ...]:
     return tuple(made)
 
 
-def _commonest(rows: Any, column: str) -> tuple[tuple[str, int], ...]:
-    if not rows.num_rows:
-        return ()
+def _counted(texts: Any) -> Counter[str]:
     # What differs from line to line is quoted; the reason is what stands before it.
-    reasons = pc.replace_substring_regex(rows[column], r"'.*'", "…")
-    counted = pc.value_counts(reasons).to_pylist()
-    ordered = sorted(counted, key=lambda each: (-each["counts"], each["values"]))
-    return tuple((each["values"], each["counts"]) for each in ordered[:TOP])
+    reasons = pc.replace_substring_regex(texts, r"'.*'", "…")
+    return Counter({each["values"]: each["counts"] for each in pc.value_counts(reasons).to_pylist()})
 
 
-def _talkers(grave: Any) -> tuple[tuple[str, int], ...]:
-    if not grave.num_rows:
-        return ()
-    names = pc.coalesce(grave["program"], grave["host"], grave["topic"])
-    return _commonest(pa.table({"name": names}), "name")
+def _commonest(counted: Counter[str]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(counted.items(), key=lambda each: (-each[1], each[0]))[:TOP])
 
 
-def _latest(grave: Any) -> tuple[tuple[str, str, str], ...]:
+def _latest(known: list[dict[str, Any]], grave: Any) -> list[dict[str, Any]]:
+    """The latest of these and those before, the very latest first."""
     rows = grave.select(["time", "topic", "message"]).sort_by([("time", "descending")])[:TOP].to_pylist()
-    return tuple(
-        (_utc(row["time"]).strftime("%Y-%m-%d %H:%M:%S"), row["topic"], (row["message"] or "")[:_TEXT_MAX])
-        for row in rows
-    )
+    found = [row | {"message": (row["message"] or "")[:_TEXT_MAX]} for row in rows]
+    return sorted(known + found, key=lambda row: row["time"], reverse=True)[:TOP]
 
 
 def _visits(archive: Path) -> tuple[Visit, ...]:
-    rows = _rows(sessions_table(archive), ["started", "ended", "requests", "errors"]).to_pylist()
     return tuple(
         Visit((row["ended"] - row["started"]).total_seconds() / 60, row["requests"], row["errors"])
-        for row in rows
+        for row in _rows(sessions_table(archive), ["started", "ended", "requests", "errors"])
     )
 
 

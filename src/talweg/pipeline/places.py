@@ -44,6 +44,7 @@ class TopicsSource(msgspec.Struct, frozen=True):
     rows_max: int = 1_000_000  # in a batch, so that what is written at once is bounded
     starting: str = "earliest"
     keep_bytes: int | None = None  # up to this size of each log retention keeps what was not read
+    skip_lost: bool = False  # go on without what is gone before it was read; else that fails a pipeline
 
     def open(self, spark: SparkSession, name: str) -> DataFrame:
         """Seen by the brokers as the group `pipeline.NAME`, so its lag is there for all to see."""
@@ -53,6 +54,7 @@ class TopicsSource(msgspec.Struct, frozen=True):
             "includeHeaders": "true",
             "maxOffsetsPerTrigger": str(self.rows_max),
             "group": f"pipeline.{name}",
+            "failOnDataLoss": str(not self.skip_lost).lower(),
         }
         if self.keep_bytes is not None:
             options["keepBytes"] = str(self.keep_bytes)

@@ -1,30 +1,56 @@
 """Redrive: dead letters of a topic go back to it, each once for each time that it was set aside."""
 
 from pathlib import Path
+from typing import Final
 
+import msgspec
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as fn
 
 from talweg.errors import PipelineFailed, TopicNotFound
-from talweg.pipeline.dead_letters import ATTEMPTS_MAX, SUFFIX, redriven
+from talweg.pipeline.dead_letters import ATTEMPTS_MAX, SUFFIX, may_go_back, redriven
 from talweg.pipeline.places import TopicsSink, TopicsSource
 from talweg.pipeline.runner import reason
 
+_SEEN: Final = "redrive"  # what Spark calls the counts
+
+
+class Redriven(msgspec.Struct, frozen=True):
+    """What became of the dead letters that were set aside since the last time."""
+
+    letters: int
+    sent: int  # of these, back; the others were too often, or do not say where they came from
+
+
+def letters_of(servers: str | None, topic: str, *, skip_lost: bool = False) -> TopicsSource:
+    """The dead letters of a topic; raises TopicNotFound if it has none."""
+    name = topic.removesuffix(SUFFIX)
+    source = TopicsSource(servers, (f"{name}{SUFFIX}",), skip_lost=skip_lost)
+    try:
+        source.chosen()
+    except TopicNotFound:
+        raise TopicNotFound(f"topic {name} has no dead letters: there is no topic {name}{SUFFIX}") from None
+    return source
+
 
 def redrive(
-    spark: SparkSession, servers: str | None, topic: str, checkpoints: Path, attempts_max: int = ATTEMPTS_MAX
-) -> int:
-    """Send back what was set aside since the last time; returns how many dead letters were looked at.
+    spark: SparkSession,
+    servers: str | None,
+    topic: str,
+    checkpoints: Path,
+    attempts_max: int = ATTEMPTS_MAX,
+    *,
+    skip_lost: bool = False,
+) -> Redriven:
+    """Send back what was set aside since the last time.
 
     A streaming query with a checkpoint and the exactly-once writer: broken off at any moment, it goes on.
     """
     name = topic.removesuffix(SUFFIX)
-    source = TopicsSource(servers, (f"{name}{SUFFIX}",))
-    try:
-        letters = source.open(spark, f"redrive.{name}")
-    except TopicNotFound:
-        raise TopicNotFound(f"topic {name} has no dead letters: there is no topic {name}{SUFFIX}") from None
-    writer = TopicsSink(servers).writer(redriven(letters, attempts_max), "")
+    letters = letters_of(servers, topic, skip_lost=skip_lost).open(spark, f"redrive.{name}")
+    counts = (fn.count("*").alias("letters"), fn.count_if(may_go_back(attempts_max)).alias("sent"))
+    writer = TopicsSink(servers).writer(redriven(letters.observe(_SEEN, *counts), attempts_max), "")
     writer = writer.option("checkpointLocation", str(checkpoints / f"redrive-{name}"))
     query = writer.trigger(availableNow=True).start()
     try:
@@ -34,4 +60,5 @@ def redrive(
     finally:
         if query.isActive:
             query.stop()
-    return sum(told.numInputRows for told in query.recentProgress)
+    seen = [told.observedMetrics[_SEEN] for told in query.recentProgress if _SEEN in told.observedMetrics]
+    return Redriven(sum(each.letters for each in seen), sum(each.sent for each in seen))

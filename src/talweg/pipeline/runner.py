@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from talweg.errors import PipelineFailed
+from talweg.errors import PipelineFailed, TalwegError
 from talweg.pipeline.archive import check_incarnations
 from talweg.pipeline.catalogue import Pipeline
 from talweg.pipeline.compaction import compact
@@ -52,7 +53,7 @@ class Progress(msgspec.Struct, frozen=True):
     rows: int = 0  # in all batches of this run
     seconds: float = 0.0  # that the last batch took
     lag: int | None = None  # messages that are there and were not read; None: not known
-    state: str = "starts"  # runs, done, failed
+    state: str = "starts"  # runs, starts again, done, failed
 
 
 class Run:
@@ -91,8 +92,23 @@ class Run:
             raise
 
     def _start(self, each: Pipeline, incarnations: Mapping[str, int]) -> StreamingQuery:
+        """Raises PipelineFailed for whatever a user's function or Spark has to say against it."""
+        while True:
+            try:
+                return self._start_once(each, incarnations)
+            except TalwegError:
+                raise
+            except Exception as error:
+                if not self._may_restart(each.name, error):
+                    kind = "" if isinstance(error, PySparkException) else f"{type(error).__name__}: "
+                    raise PipelineFailed(f"pipeline {each.name}: {reason(f'{kind}{error}')}") from error
+                self._restarts[each.name] += 1
+
+    def _start_once(self, each: Pipeline, incarnations: Mapping[str, int]) -> StreamingQuery:
         settings = self._settings
         rows = each.transform(_given(each, self._source.open(self._spark, each.name)))
+        if not isinstance(rows, DataFrame):
+            raise PipelineFailed(f"pipeline {each.name}: it returned {type(rows).__name__}, not a DataFrame")
         checkpoint = settings.checkpoints / each.name
         if each.to_topic is not None:
             writer = self._sink.writer(rows, each.to_topic)
@@ -155,9 +171,14 @@ class Run:
             for told in query.recentProgress if last is not None and last.batchId > self._seen[name] else ():
                 if told.batchId > self._seen[name]:
                     self._note(name, told)
-            state = "runs" if active else "failed" if query.exception() else "done"
+            state = "runs" if active else self._end(name, query.exception())
             self._progress[name] = msgspec.structs.replace(self._progress[name], state=state)
         return before != self._progress
+
+    def _end(self, name: str, error: BaseException | None) -> str:
+        if error is None:
+            return "done"
+        return "starts again" if self._may_restart(name, error) else "failed"
 
     def _note(self, name: str, told: Any) -> None:
         known = self._progress[name]
@@ -178,12 +199,15 @@ class Run:
             error = query.exception()
             if error is None:
                 continue
-            if not is_sparks_fault(error) or self._restarts[name] >= RESTARTS_MAX:
+            if not self._may_restart(name, error):
                 raise PipelineFailed(f"pipeline {name}: {reason(str(error))}")
             self._restarts[name] += 1
             self._queries[name] = self._start(self._pipelines[name], self._incarnations)
             restarted = True
         return restarted
+
+    def _may_restart(self, name: str, error: BaseException) -> bool:
+        return is_sparks_fault(error) and self._restarts[name] < RESTARTS_MAX
 
     def close(self) -> None:
         """Stop what runs; a batch under way is given up, and done again by the next run."""

@@ -1,5 +1,6 @@
 """One Spark session for everything: it takes seconds to start, so it is started once and shared."""
 
+import logging
 import os
 import re
 import sys
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from talweg.errors import InvalidSetting
@@ -65,6 +67,13 @@ def standard_error_into(log: Path) -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def hush() -> None:
+    """Have PySpark not log what it raises as well: of a mistake in a query, the whole plan of it."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _patient(master: str) -> str:

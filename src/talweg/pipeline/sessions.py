@@ -65,6 +65,6 @@ def sessions_of(
     )
 
 
-def read_sessions(spark: SparkSession, directory: Path) -> DataFrame:
+def read_sessions(spark: SparkSession, directory: Path | str) -> DataFrame:
     """Every session that is over."""
-    return sessions_table(directory).read(spark)
+    return sessions_table(Path(directory)).read(spark)

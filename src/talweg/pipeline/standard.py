@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
 from talweg.pipeline.alerts import TOPIC, alerts_of
 from talweg.pipeline.archive import add_to_archive, archive_table
@@ -30,6 +31,12 @@ def add_to_lines(directory: Path, batch: DataFrame, incarnations: Mapping[str, i
         return lines_of(messages)
 
     return lines_table(directory).add_messages(batch, make, offsets_in, incarnations=incarnations)
+
+
+def read_lines(spark: SparkSession, directory: Path | str, topic: str | None = None) -> DataFrame:
+    """Every line that pipelines parsed, or those of a topic; with an `error` if it could not be."""
+    rows = lines_table(Path(directory)).read(spark, topic)
+    return rows if topic is None else rows.where(fn.col("topic") == topic)
 
 
 def _as_it_is(frame: DataFrame) -> DataFrame:

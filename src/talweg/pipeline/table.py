@@ -195,6 +195,16 @@ class Table(msgspec.Struct, frozen=True):
             (self.directory / file.path).unlink(missing_ok=True)
 
 
+def read_table(spark: SparkSession, directory: Path | str, name: str) -> DataFrame:
+    """The rows of a table of your own: what a pipeline wrote with `to_table`."""
+    table = Path(directory) / name
+    paths = [str(table / file.path) for file in read_manifest(table).files]
+    if not paths:
+        raise StorageError(f"{table}: no table, or it has no rows yet")
+    # Files of an earlier version of the pipeline may lack columns.
+    return spark.read.option("mergeSchema", "true").parquet(*paths)
+
+
 def uncovered(messages: DataFrame, manifest: Manifest) -> DataFrame:
     """Those messages that lie behind everything a table covers already."""
     places = [

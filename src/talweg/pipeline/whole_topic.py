@@ -1,8 +1,8 @@
 """A topic from its very beginning: what is archived from Parquet, the rest from the log, as one DataFrame.
 
 Each partition is cut at one offset. Below it rows come from the archive, from it on from the log, so none
-comes twice. The cut is as far up as the archive reaches without a gap: retention may drop more of the log
-while a query runs, and what it drops by then has been archived, so the query does not fail.
+comes twice. The cut is as far up as the archive reaches without a gap: what is left to the log is the newest
+of it, so retention does not come near it while a query runs. If it does all the same, the query fails.
 """
 
 import json
@@ -63,28 +63,30 @@ def whole_topic(
     """
     directory = Path(archive)
     table = archive_table(directory)
-    manifest = table.manifest()
-    archived = manifest.covered.get(topic, {})
     logs = PartitionLogs(servers, seconds_max=_SECONDS_MAX)
     try:
         found = logs.topic(topic)
         check_incarnations(table, {topic: found.incarnation})
         ends = logs.ends(topic, range(len(found.partitions)))
     except TopicNotFound:
-        if not archived:
+        if topic not in table.manifest().covered:
             raise
         return read_archive(spark, directory, topic)
     finally:
         logs.close()
+    # Not before: what the log had dropped when it was asked is archived by now, if it ever was.
+    manifest = table.manifest()
+    archived = manifest.covered.get(topic, {})
     cuts = {number: cut_of(archived.get(number, ()), each.start_offset) for number, each in ends.items()}
     if fail_on_data_loss:
         _check(topic, cuts)
+    behind = {number: max(each.next_offset, cuts[number].offset) for number, each in ends.items()}
     from_log = spark.read.format("talweg").options(
         **_servers(servers),
         subscribe=topic,
         includeHeaders="true",
         startingOffsets=json.dumps({topic: {str(number): cut.offset for number, cut in cuts.items()}}),
-        endingOffsets=json.dumps({topic: {str(number): each.next_offset for number, each in ends.items()}}),
+        endingOffsets=json.dumps({topic: {str(number): offset for number, offset in behind.items()}}),
         failOnDataLoss=str(fail_on_data_loss).lower(),
     )
     # The manifest that the cuts were made from: what is archived by now would come twice.

@@ -174,13 +174,17 @@ def read_options(given: Given, *, streaming: bool) -> ReadOptions:
         _check_side(starting, "startingOffsets", LATEST, "latest", "a batch query would read nothing")
     ending = _offsets(given, "endingOffsets")
     _check_side(ending, "endingOffsets", EARLIEST, "earliest", "there is nothing before it")
+    _check_order(starting, ending)
+    since, until = _timestamp(given, "startingTimestamp"), _timestamp(given, "endingTimestamp")
+    if since is not None and until is not None and since > until:
+        raise InvalidSetting("option startingTimestamp: it is later than endingTimestamp")
     return ReadOptions(
         connect=given.connect(),
         selection=_selection(given),
         starting=starting,
-        starting_timestamp=_timestamp(given, "startingTimestamp"),
+        starting_timestamp=since,
         ending=ending,
-        ending_timestamp=_timestamp(given, "endingTimestamp"),
+        ending_timestamp=until,
         min_partitions=given.number("minPartitions"),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         rows_max=rows_max,
@@ -264,6 +268,19 @@ def _check_side(offsets: Offsets | None, name: str, number: int, word: str, why:
         found = any(number in partitions.values() for partitions in offsets.values())
     if found:
         raise InvalidSetting(f"option {name}: it cannot be {word} ({number}): {why}")
+
+
+def _check_order(starting: Offsets | None, ending: Offsets | None) -> None:
+    if not isinstance(starting, Mapping) or not isinstance(ending, Mapping):
+        return
+    for topic, offsets in starting.items():
+        for partition, offset in offsets.items():
+            end = ending.get(topic, {}).get(partition, LATEST)
+            if offset > end >= 0:
+                raise InvalidSetting(
+                    f"option startingOffsets: offset {offset} of partition {partition} of topic {topic} is "
+                    f"behind its endingOffsets, {end}"
+                )
 
 
 def _json_object(name: str, text: str, expected: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -26,8 +26,11 @@ class Chosen(msgspec.Struct, frozen=True):
 Topics = Mapping[str, Chosen]
 
 
-def choose(logs: PartitionLogs, selection: Selection) -> dict[str, Chosen]:
-    """The partitions that the options mean. Raises TopicNotFound, InvalidSetting."""
+def choose(
+    logs: PartitionLogs, selection: Selection, on_missing: Callable[[str], None] | None = None
+) -> dict[str, Chosen]:
+    """The partitions that the options mean. Raises InvalidSetting, and TopicNotFound unless somebody else is
+    told of a topic that is not there: then it is left out."""
     if selection.pattern is not None:
         pattern = re.compile(selection.pattern)
         found = (topic for topic in logs.topics() if pattern.fullmatch(topic.topic))
@@ -43,6 +46,9 @@ def choose(logs: PartitionLogs, selection: Selection) -> dict[str, Chosen]:
         try:
             topic = logs.topic(name)
         except TopicNotFound:
+            if on_missing is not None:
+                on_missing(name)
+                continue
             option = "subscribe" if selection.subscribe else "assign"
             raise TopicNotFound(f"option {option}: there is no topic {name}") from None
         there = range(len(topic.partitions))
@@ -127,7 +133,10 @@ class Losses:
     def tell(self, what: str) -> None:
         """The same, of anything."""
         if self._fail:
-            raise OffsetOutOfRange(f"{what}. To go on without them, set the option failOnDataLoss to false")
+            raise OffsetOutOfRange(
+                f"{what}. To go on without them, set the option failOnDataLoss to false "
+                "(talweg pipeline: --skip-lost)"
+            )
         _logger.warning("%s; going on without them (failOnDataLoss is false)", what)
 
 

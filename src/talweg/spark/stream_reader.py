@@ -51,6 +51,7 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         self._triggered_at: float | None = None  # when a batch last had anything
         self._committed: dict[str, Any] | None = None  # by the group
+        self._missing: set[str] = set()  # topics that were not there when we looked
 
     @property
     def _logs(self) -> PartitionLogs:
@@ -76,7 +77,7 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """What is there now is what will be read."""
-        topics = choose(self._logs, self._options.selection)
+        topics = self._topics()
         self._target = _behind(topics, ends_of(self._logs, topics))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -92,7 +93,7 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next micro-batch ends; where it starts if there is nothing to read, or not enough."""
         self._commit_group(start)  # everything before it is done
         before = from_json(start)
-        topics = choose(self._logs, self._options.selection)
+        topics = self._topics()
         ends = ends_of(self._logs, topics)
         behind = _behind(topics, ends)
         self._latest = to_json(behind)
@@ -104,6 +105,20 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         answer = start if end is None else to_json(end)
         self._known = (answer, ends)
         return answer
+
+    def _topics(self) -> dict[str, Chosen]:
+        """Those that are there: a query that may lose messages outlives a topic, and finds it when it is made
+        again. Where it begins, all of them have to be."""
+        return choose(
+            self._logs,
+            self._options.selection,
+            None if self._options.fail_on_data_loss else self._note_missing,
+        )
+
+    def _note_missing(self, topic: str) -> None:
+        if topic not in self._missing:
+            self._missing.add(topic)
+            _logger.warning("topic %s is not there; going on without it (failOnDataLoss is false)", topic)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """What a query's progress shows as the newest."""
@@ -220,7 +235,7 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [StretchPartition(stretch) for stretch in split(found, self._options.min_partitions)]
 
     def _still_there(self, behind: Positions) -> dict[str, TopicPositions]:
-        there = choose(self._logs, self._options.selection)
+        there = self._topics()
         kept = {}
         for name, topic in behind.items():
             chosen = there.get(name)
