@@ -1,5 +1,7 @@
 """Frames: read whole, in pieces, one after another; stamped; and refused when a bit is wrong."""
 
+import itertools
+
 import pytest
 
 from records.samples import FULL, MANY, ONE, header_table, opaque, resealed
@@ -10,7 +12,6 @@ from talweg.records import (
     Batch,
     Codec,
     Kind,
-    Stamper,
     check_body,
     encode_frame,
     encode_values,
@@ -140,8 +141,8 @@ def test_a_header_that_makes_no_sense_is_refused(lies: dict[str, int], said: str
 
 
 def test_the_stamp_touches_nothing_but_the_place_in_the_log() -> None:
-    frame = FULL.encode(producer_id=8, sequence=3)
-    for buffer in (bytes, bytearray, memoryview):
+    frames = FULL.encode(producer_id=8, sequence=3), encode_frame(Kind.RECORDS, bytes(40_000))
+    for frame, buffer in itertools.product(frames, (bytes, bytearray, memoryview)):
         stamped = stamp(buffer(frame), index=2**64 - 1, term=2, first_offset=3)
         assert type(stamped) is bytes
         place = {"index": 2**64 - 1, "term": 2, "first_offset": 3}
@@ -154,16 +155,6 @@ def test_a_batch_may_be_stamped_again() -> None:
     frame = ONE.encode()
     once = stamp(frame, index=1, term=1, first_offset=5)
     assert stamp(once, index=2, term=3, first_offset=9) == stamp(frame, index=2, term=3, first_offset=9)
-
-
-def test_a_stamper_leaves_nothing_of_one_frame_in_the_next() -> None:
-    stamper = Stamper()
-    small, large = ONE.encode(producer_id=8, sequence=3), encode_frame(Kind.RECORDS, bytes(40_000))
-    stamped = [stamper.stamp(frame, 7, 2, 5) for frame in (small, large, small)]
-    with pytest.raises(CorruptBatch):
-        stamper.stamp(bytes(HEADER_BYTES), 7, 2, 5)
-    assert stamper.stamp(small, 7, 2, 5) == stamped[0] == stamped[2]
-    assert stamped[:2] == [stamp(frame, index=7, term=2, first_offset=5) for frame in (small, large)]
 
 
 def test_a_stamp_does_not_make_a_damaged_header_look_right() -> None:

@@ -91,13 +91,6 @@ def test_bytes_that_trickle_in_make_the_same_packets() -> None:
     assert heard == [b"a", b"", b"bcd" * 1000]
 
 
-def test_large_parts_are_sent_as_they_are_and_small_ones_together() -> None:
-    large = bytes(link._LARGE_PART_BYTES)
-    gathered = link._gathered([b"a", b"b", large, b"c", large, large, b"d", b"e"])
-    assert gathered == [b"ab", large, b"c", large, large, b"de"]
-    assert gathered[1] is large
-
-
 class Silent(asyncio.Protocol):
     """Says nothing by itself, and notes its connections."""
 

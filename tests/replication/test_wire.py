@@ -82,6 +82,35 @@ def test_every_message_comes_back_as_it_was(message: Message) -> None:
     assert list(wire.read_packet(packet, 3, 9)) == [(GROUP, message)]
 
 
+def test_large_parts_are_sent_as_they_are_and_small_ones_together() -> None:
+    large = bytes(wire._LARGE_PART_BYTES)
+    gathered = wire.gathered([b"a", b"b", large, b"c", large, large, b"d", b"e"])
+    assert gathered == [b"ab", large, b"c", large, large, b"de"]
+    assert gathered[1] is large
+    assert wire.gathered([b"a", b"b", b"c"]) == [b"abc"]
+
+
+def test_entries_that_two_brokers_are_sent_together_are_put_together_once() -> None:
+    def append(target: int, first: int = 9, count: int = 3, term: int = 4) -> Append:
+        entries = [records_entry(index, term) for index in range(first, first + count)]
+        ends = {"source": 3, "target": target}
+        return Append(**ends, term=term, prev_index=first - 1, prev_term=3, entries=entries, commit=target)
+
+    runs: wire.Runs = {}
+    one, other = (wire.packets([(GROUP, append(target))], runs) for target in (1, 2))
+    assert one[-1] is other[-1]
+    different = [
+        (GROUP + 1, append(2)),
+        (GROUP, append(2, first=10)),
+        (GROUP, append(2, count=2)),
+        (GROUP, append(2, term=5)),
+    ]
+    for group, message in different:
+        made = wire.packets([(group, message)], runs)
+        assert made[-1] is not one[-1]
+        assert made == wire.packets([(group, message)])
+
+
 def test_heartbeats_of_a_thousand_groups_share_one_packet_and_so_do_their_replies() -> None:
     heartbeats = [(group, Heartbeat(**ENDS, term=1, commit=group)) for group in range(1000)]
     replies = [(group, HeartbeatReply(**ENDS, term=1)) for group in range(1000)]

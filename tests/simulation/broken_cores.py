@@ -29,8 +29,8 @@ from talweg.raft import (
     recovery,
 )
 from talweg.raft.progress import Progress
-from talweg.records import Stamper
-from talweg.replication import replica
+from talweg.records import stamp
+from talweg.replication import proposals, replica
 from talweg.replication.decisions import Decisions
 from talweg.replication.proposals import Proposals
 from talweg.replication.replica import Replica
@@ -284,12 +284,10 @@ def only_what_is_committed_is_known() -> AbstractContextManager[None]:
 
 
 def offsets_are_indexes() -> AbstractContextManager[None]:
-    original = Stamper.stamp
+    def stamp_with_index(frame: bytes, index: int, term: int, first_offset: int) -> bytes:
+        return stamp(frame, index, term, index)
 
-    def stamp_with_index(stamper: Stamper, frame: bytes, index: int, term: int, first_offset: int) -> bytes:
-        return original(stamper, frame, index, term, index)
-
-    return patched(Stamper, stamp=stamp_with_index)
+    return patched(proposals, stamp=stamp_with_index)
 
 
 def retention_keeps_no_state() -> AbstractContextManager[None]:

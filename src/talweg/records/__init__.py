@@ -5,7 +5,7 @@ that they do not. The byte layout of frames is at the top of `records.header`, t
 of `records.body`.
 
     encode_values, encode_arrow   messages into a frame
-    Stamper, stamp                the leader gives a frame its place in the log
+    stamp                         the leader gives a frame its place in the log
     identified                    a producer says who sends a frame
     read_header, check_body       what brokers and stores do with it
     frames                        takes frames that follow one another apart
@@ -21,11 +21,11 @@ from talweg.records.batch import Batch, Message
 from talweg.records.columns import SCHEMA
 from talweg.records.compression import RAW_BYTES_MAX
 from talweg.records.encoding import encode_arrow, encode_values
-from talweg.records.frame import Stamper, check_body, encode_frame, frames, identified, stamp
+from talweg.records.frame import check_body, encode_frame, frames, identified, stamp
 from talweg.records.header import HEADER_BYTES, STAGE_ID_MIN, Codec, Header, Kind, read_header
 from talweg.records.ipc import frames_to_ipc, ipc_to_batches, ipc_to_frame
 from talweg.records.ndjson import frames_to_ndjson, ndjson_to_frame
-from talweg.records.run import checked_run, peek, peek_stamp
+from talweg.records.run import checked_run, peek, peek_all, peek_stamp
 
 __all__ = [
     "HEADER_BYTES",
@@ -37,7 +37,6 @@ __all__ = [
     "Header",
     "Kind",
     "Message",
-    "Stamper",
     "check_body",
     "checked_run",
     "encode_arrow",
@@ -51,6 +50,7 @@ __all__ = [
     "ipc_to_frame",
     "ndjson_to_frame",
     "peek",
+    "peek_all",
     "peek_stamp",
     "read_header",
     "stamp",

@@ -10,6 +10,7 @@ from crc32c import crc32c
 
 from talweg.errors import BatchTooLarge, CorruptBatch, Incomplete
 from talweg.records.header import (
+    AROUND_STAMP,
     CRC,
     EPOCH,
     EPOCH_AT,
@@ -19,7 +20,6 @@ from talweg.records.header import (
     PRODUCER,
     PRODUCER_AT,
     STAMP,
-    STAMP_AT,
     VERSION,
     Bytes,
     Codec,
@@ -117,34 +117,19 @@ def seal(
     return b"".join((CRC.pack(crc32c(guarded)), guarded, *parts, padding))
 
 
-class Stamper:
-    """The leader's stamp: copies frames with their place in the log. Their bodies are not looked at.
-
-    Headers are stamped in a buffer that is used again and again, so one Stamper is for one thread.
-    """
-
-    def __init__(self) -> None:
-        self._header = bytearray(HEADER_BYTES)
-        self._guarded = memoryview(self._header)[CRC.size :]
-
-    def stamp(self, frame: Bytes, index: int, term: int, first_offset: int) -> bytes:
-        """A copy of the frame with this place."""
-        header, guarded = self._header, self._guarded
-        if len(frame) < HEADER_BYTES:
-            raise Incomplete(f"{len(frame)} bytes, a header has {HEADER_BYTES}")
-        header[:] = frame[:HEADER_BYTES]
-        # A new checksum over a damaged header would make the damage look right for ever.
-        if crc32c(guarded) != CRC.unpack_from(header)[0]:
-            raise CorruptBatch("the header does not match its checksum")
-        STAMP.pack_into(header, STAMP_AT, index, term, first_offset)
-        CRC.pack_into(header, 0, crc32c(guarded))
-        body = frame[HEADER_BYTES:] if len(frame) < _LARGE_FRAME_BYTES else memoryview(frame)[HEADER_BYTES:]
-        return b"".join((header, body))
-
-
-def stamp(frame: Bytes, *, index: int, term: int, first_offset: int) -> bytes:
-    """One frame as a Stamper stamps it."""
-    return Stamper().stamp(frame, index, term, first_offset)
+def stamp(frame: Bytes, index: int, term: int, first_offset: int) -> bytes:
+    """The leader's stamp: a copy of the frame with its place in the log. The body is not looked at."""
+    if len(frame) < HEADER_BYTES:
+        raise Incomplete(f"{len(frame)} bytes, a header has {HEADER_BYTES}")
+    header_crc, before, after = AROUND_STAMP.unpack_from(frame)
+    # A new checksum over a damaged header would make the damage look right for ever.
+    if crc32c(frame[CRC.size : HEADER_BYTES]) != header_crc:
+        raise CorruptBatch("the header does not match its checksum")
+    guarded: bytes = before + STAMP.pack(index, term, first_offset) + after
+    header = CRC.pack(crc32c(guarded)) + guarded
+    if len(frame) < _LARGE_FRAME_BYTES:
+        return header + frame[HEADER_BYTES:]
+    return b"".join((header, memoryview(frame)[HEADER_BYTES:]))
 
 
 def identified(frame: Bytes, *, producer_id: int, producer_epoch: int, sequence: int) -> bytes:

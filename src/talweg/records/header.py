@@ -47,12 +47,12 @@ HEADER_BYTES: Final = 88
 MAGIC: Final = int.from_bytes(b"Tw", "little")
 VERSION: Final = 1
 STAGE_ID_MIN: Final = 1 << 62  # as producer_id: no producer's, but that of a stage
-STAMP_AT: Final = 24  # index, term and first_offset lie side by side, so that one write stamps them
 
 WHOLE: Final = struct.Struct("<IHBBIIIBBhQQQIIqqqq")
 GUARDED: Final = struct.Struct("<HBBIIIBBhQQQIIqqqq")  # all that header_crc covers
 CRC: Final = struct.Struct("<I")
 STAMP: Final = struct.Struct("<QQQ")
+AROUND_STAMP: Final = struct.Struct("<I20s24x40s")  # header_crc, and what stays as it is when it is stamped
 EPOCH_AT: Final = 22
 EPOCH: Final = struct.Struct("<h")
 PRODUCER_AT: Final = 56  # producer_id and sequence lie side by side

@@ -6,6 +6,7 @@ here are the short ways, and they rest on the same layout (`records.header`).
 """
 
 import struct
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from crc32c import crc32c
@@ -66,3 +67,8 @@ def peek_stamp(frame: bytes) -> tuple[int, int, int, int, int]:
     if len(frame) < HEADER_BYTES:
         raise Incomplete(f"{len(frame)} bytes, a header has {HEADER_BYTES}")
     return _STAMPED.unpack_from(frame)
+
+
+def peek_all(frames: Iterable[bytes]) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """`peek` of each of these frames, which were checked before."""
+    return map(_IDENTITY.unpack_from, frames)

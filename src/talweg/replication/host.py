@@ -370,8 +370,9 @@ class ReplicaHost:
                 self._fetch(group, fetch)
         if jobs:
             self._writer.submit(jobs)
+        runs: wire.Runs = {}
         for peer, pairs in outgoing.items():
-            self._links.send(peer, wire.packets(pairs))
+            self._links.send(peer, wire.packets(pairs, runs))
 
     def _done(self, group: Group, job: Job) -> WorkDone:
         def done(error: TalwegError | None) -> None:  # in a writer's thread

@@ -24,7 +24,6 @@ RETRY_SECONDS = (0.05, 0.1, 0.2)
 GREETING_SECONDS_MAX = 10.0
 
 _RECEIVE_BYTES = 2 << 20  # the usual buffer: an Append of the usual size fits in it
-_LARGE_PART_BYTES = 32 << 10  # from this size on a part is sent without being copied first
 
 PacketArrived = Callable[[int, memoryview], None]  # from which broker, what; only until it returns
 LinkChanged = Callable[[int, bool], None]  # which broker, whether it is connected now
@@ -209,31 +208,10 @@ class _Connection(asyncio.BufferedProtocol):
             return False
         if transport.get_write_buffer_size() > SEND_BUFFER_BYTES_MAX:
             return False
-        # Small parts go in one buffer: a vector of many small ones costs more than the copy.
-        if len(parts) > 1 and max(map(len, parts)) >= _LARGE_PART_BYTES:
-            transport.writelines(_gathered(parts))
-        else:
-            transport.write(b"".join(parts))
+        transport.writelines(wire.gathered(parts))
         return True
 
     def abort(self) -> None:
         """Hang up at once."""
         if self._transport is not None:
             self._transport.abort()
-
-
-def _gathered(parts: list[bytes]) -> list[bytes]:
-    """The same bytes: large parts as they are, what lies between them joined."""
-    gathered: list[bytes] = []
-    small: list[bytes] = []
-    for part in parts:
-        if len(part) < _LARGE_PART_BYTES:
-            small.append(part)
-            continue
-        if small:
-            gathered.append(b"".join(small))
-            small = []
-        gathered.append(part)
-    if small:
-        gathered.append(b"".join(small))
-    return gathered

@@ -20,7 +20,7 @@ from talweg.errors import (
     Undecided,
 )
 from talweg.raft import CONFIGURATION, NOOP, Entry, Raft, Refusal
-from talweg.records import Kind, Stamper, encode_frame, peek
+from talweg.records import Kind, encode_frame, peek, stamp
 from talweg.replication.state import PartitionState, Position, encode_positions
 
 
@@ -60,7 +60,6 @@ class Proposals:
         self._waiting: deque[tuple[int, Sequence[Appended], Done]] = deque()
         self._tail_state = PartitionState()  # as of the log's end, when this replica leads `_term`
         self._term = 0  # the term that the above belongs to
-        self._stamper = Stamper()
 
     def append(self, frames: list[bytes], done: Done) -> None:
         """Append frames, not yet stamped, in this order."""
@@ -151,7 +150,7 @@ class Proposals:
     def _stamp(self, proposed: list[tuple[list[bytes], Done]]) -> list[Entry]:
         # All that came together in one go: with small entries, this is most of what a leader does.
         term, index = self._raft.term, self._raft.log.last_index
-        tail, stamp, entries = self._tail_state, self._stamper.stamp, list[Entry]()
+        tail, entries = self._tail_state, list[Entry]()
         for frames, done in proposed:
             answer: list[Appended] = []
             try:

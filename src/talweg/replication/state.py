@@ -4,12 +4,12 @@ Pure and deterministic: every replica folds the same entries in the same order a
 state. The leader keeps a second one that is ahead by what is not committed yet (see `replica`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
 from talweg.errors import CorruptBatch, OutOfSequence
-from talweg.records import HEADER_BYTES, STAGE_ID_MIN, Kind, peek, read_header
+from talweg.records import HEADER_BYTES, STAGE_ID_MIN, Kind, peek, peek_all, read_header
 from talweg.replication.decisions import Decisions, StoredDecisions, decode_ruling
 from talweg.replication.staging import Staging, StoredStaging, decode_discard
 
@@ -118,10 +118,11 @@ class PartitionState:
         """Bring the state past one entry, given as its frame."""
         self.fold_all((frame,))
 
-    def fold_all(self, frames: Iterable[bytes]) -> None:
+    def fold_all(self, frames: Sequence[bytes]) -> None:
         """Bring the state past entries, given as their frames. Every replica does so for every entry."""
-        for frame in frames:
-            kind, epoch, first_offset, count, producer_id, sequence = peek(frame)
+        for (kind, epoch, first_offset, count, producer_id, sequence), frame in zip(
+            peek_all(frames), frames, strict=True
+        ):
             if kind == _RECORDS:
                 self.add_batch(epoch, first_offset, count, producer_id, sequence)
             elif kind == _POSITIONS:

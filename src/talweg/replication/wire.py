@@ -16,6 +16,7 @@ carries what they have to say to each other at that moment.
 
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any
 
 from talweg.errors import CorruptBatch
@@ -36,6 +37,7 @@ from talweg.raft import (
 from talweg.storage.frames import entries_in, frames_of
 
 VERSION = 1
+_LARGE_PART_BYTES = 32 << 10  # from this size on a part is sent without being copied first
 PACKET_BYTES_MAX = 128 << 20  # an Append holds one entry at least, whatever its size
 
 _HELLO = struct.Struct("<6sHQ")
@@ -56,6 +58,8 @@ _FIELDS = {
     InstallSnapshot: (7, struct.Struct("<QQI")),  # index, term, bytes of configuration; it; the state
     TimeoutNow: (8, struct.Struct("<")),
 }
+# Frames of entries, by group, term, the index before them, and how many entries there are.
+Runs = dict[tuple[int, int, int, int], list[bytes]]
 _TYPES = {number: (kind, fields) for kind, (number, fields) in _FIELDS.items()}
 
 
@@ -74,8 +78,10 @@ def read_hello(packet: bytes | memoryview) -> int:
     return int(broker)
 
 
-def packets(messages: Iterable[tuple[int, Message]]) -> list[bytes]:
-    """(group, message) pairs for one broker, as the parts of a write."""
+def packets(messages: Iterable[tuple[int, Message]], runs: Runs | None = None) -> list[bytes]:
+    """(group, message) pairs for one broker, as the parts of a write. Entries that another broker is sent at
+    the same moment, with the same `runs`, are put together once."""
+    runs = {} if runs is None else runs
     parts: list[bytes] = []
     heartbeats: list[bytes] = []
     answers: list[ReplyRow] = []
@@ -87,7 +93,7 @@ def packets(messages: Iterable[tuple[int, Message]]) -> list[bytes]:
             assert isinstance(message, HeartbeatReply)
             answers.append((group, message.term, message.round, message.life, int(message.recovering)))
         else:
-            parts.extend(_message_parts(group, message))
+            parts.extend(_message_parts(group, message, runs))
     if heartbeats:
         parts.append(_packet(bytes([_HEARTBEATS]), *heartbeats))
     if answers:
@@ -95,12 +101,26 @@ def packets(messages: Iterable[tuple[int, Message]]) -> list[bytes]:
     return parts
 
 
+def gathered(parts: list[bytes]) -> list[bytes]:
+    """The same bytes: large parts as they are, what lies between them joined.
+
+    To write a vector of many small ones costs more than the copy.
+    """
+    if max(map(len, parts), default=0) < _LARGE_PART_BYTES:
+        return [b"".join(parts)]
+    made: list[bytes] = []
+    for large, run in groupby(parts, lambda part: len(part) >= _LARGE_PART_BYTES):
+        like = list(run)
+        made += like if large else [b"".join(like)]
+    return made
+
+
 def _packet(*parts: bytes) -> bytes:
     body = b"".join(parts)
     return _LENGTH.pack(len(body)) + body
 
 
-def _message_parts(group: int, message: Message) -> list[bytes]:
+def _message_parts(group: int, message: Message, runs: Runs) -> list[bytes]:
     number, fields = _FIELDS[type(message)]
     head = _HEAD.pack(number, group, message.term)
     tail: list[bytes] = []
@@ -112,7 +132,7 @@ def _message_parts(group: int, message: Message) -> list[bytes]:
             own = fields.pack(
                 message.prev_index, message.prev_term, message.commit, message.recovery_index, message.life
             )
-            tail = frames_of(message.entries)
+            tail = _frames(group, message, runs)
         case RequestVote():
             flags = message.pre | message.transfer << 1
             own = fields.pack(message.last_index, message.last_term, flags)
@@ -126,6 +146,14 @@ def _message_parts(group: int, message: Message) -> list[bytes]:
             own = b""
     length = len(head) + len(own) + sum(map(len, tail))
     return [_LENGTH.pack(length) + head + own, *tail]
+
+
+def _frames(group: int, message: Append, runs: Runs) -> list[bytes]:
+    # A leader never changes what it has put at an index, so in one term these say which entries they are.
+    run = (group, message.term, message.prev_index, len(message.entries))
+    if (made := runs.get(run)) is None:
+        made = runs[run] = gathered(frames_of(message.entries))
+    return made
 
 
 def read_packet(packet: bytes | memoryview, source: int, target: int) -> Iterator[tuple[int, Message]]:
