@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from talweg.pipeline.messages import MESSAGES
+from talweg.pipeline.table import Table
 
 COLUMNS = pa.schema(
     {
@@ -51,6 +52,14 @@ def frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]]) -> DataFrame:
 def offsets(rows: DataFrame) -> list[tuple[str, int, int]]:
     found = rows.select("topic", "partition", "offset").collect()
     return sorted((row.topic, row.partition, row.offset) for row in found)
+
+
+def values(table: Table, column: str) -> list[Any]:
+    """A column of a table, read without Spark."""
+    found: list[Any] = []
+    for path in table.paths(table.manifest()):
+        found += pq.read_table(path, columns=[column], partitioning=None)[column].to_pylist()
+    return found
 
 
 class FileSource:

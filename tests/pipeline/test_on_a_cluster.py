@@ -1,6 +1,5 @@
 """Pipelines over real brokers: dead letters and back, crashes, the command, and what brokers see of it."""
 
-import signal
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.shell import Shell
-from pipeline.command import PIPELINE, started
-from pipeline.made import offsets
 from spark.scene import SECONDS_MAX, Scene
-from talweg.client.admin import Admin
 from talweg.client.consumer import Consumer
 from talweg.client.offsets import position_of
 from talweg.client.producer import Producer
@@ -24,7 +20,6 @@ from talweg.pipeline.places import TopicsSink, TopicsSource
 from talweg.pipeline.redrive import Redriven, redrive
 from talweg.pipeline.runner import Progress, Run, RunSettings, run_to_end
 from talweg.pipeline.standard import STANDARD
-from talweg.testing.processes import wait_until
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
@@ -112,32 +107,6 @@ def archived(archive: Path) -> int:
     return sum(file.rows for file in archive_table(archive).manifest().files)
 
 
-def test_a_driver_that_is_killed_leaves_no_message_twice_and_none_out(scene: Scene) -> None:
-    sent = scene.fill(1500, batch=50)
-    archive = scene.directory / "archive"
-    arguments = ["run", "archive", "count", "--topics", scene.topic, "--rows-max", "100", "--keep", "2GB"]
-    arguments += ["--archive", str(archive), "--checkpoints", str(scene.directory / "checkpoints")]
-    arguments += ["--master", "local[2]", "--servers", scene.cluster.servers]
-    assert scene.spark.version  # its environment is the driver's as well
-    with started([*PIPELINE, *arguments], scene.directory / "driver.log") as driver:
-
-        def far_enough() -> bool:
-            assert driver.process.poll() is None, driver.says()
-            return archived(archive) >= 300
-
-        wait_until(far_enough, "some batches to be archived", 2 * SECONDS_MAX, pause_seconds=0.2)
-        driver.kill()
-    assert archived(archive) < len(sent)
-    with Admin(scene.cluster.servers) as admin:  # what it had not read is kept for whoever goes on
-        held = {each.name: each.keep_bytes for each in admin.consumers(scene.topic)}
-    assert held["pipeline.archive"] == 2_000_000_000
-    run(scene, "archive", "count")  # by another driver, with the checkpoints of the one that was killed
-    found = read_archive(scene.spark, archive)
-    assert sorted(bytes(row.value) for row in found.collect()) == sorted(sent)
-    assert len(set(offsets(found))) == len(sent)
-    assert messages_counted(scene) == {scene.topic: len(sent)}
-
-
 def messages_counted(scene: Scene) -> dict[str, int]:
     counts = read_counts(scene.spark, scene.directory / "archive").groupBy("topic").sum("messages")
     return {row[0]: row[1] for row in counts.collect()}
@@ -206,23 +175,3 @@ def test_while_five_producers_feed_three_topics_everything_is_archived_and_count
 )
 def test_mistakes_are_told_in_a_line(scene: Scene, arguments: list[str], code: int, said: str) -> None:
     assert said in Shell(scene.cluster.servers).refuses("pipeline", *arguments, code=code)
-
-
-def test_ctrl_c_while_spark_starts_leaves_no_process(scene: Scene) -> None:
-    scene.fill(1)
-    assert scene.spark.version  # its environment is the driver's as well
-    arguments = ["run", "archive", "--topics", scene.topic, "--servers", scene.cluster.servers]
-    with started([*PIPELINE, *arguments], scene.directory / "driver.log") as driver:
-        children = Path(f"/proc/{driver.process.pid}/task/{driver.process.pid}/children")
-
-        def java() -> bool:
-            assert driver.process.poll() is None, driver.says()
-            return any(
-                "java" in Path(f"/proc/{pid}/comm").read_text() for pid in children.read_text().split()
-            )
-
-        wait_until(java, "Spark to start its JVM", SECONDS_MAX)
-        driver.process.send_signal(signal.SIGINT)
-        assert driver.process.wait(SECONDS_MAX) == 130
-        assert driver.says() == ""
-        wait_until(lambda: driver.members() == [], "its JVM to be gone", 60)

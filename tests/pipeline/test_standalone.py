@@ -10,19 +10,17 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 import pyspark
 import pytest
 
 from pipeline.command import PIPELINE, Started, started
+from pipeline.made import values
 from spark_session import CLUSTER_SETTINGS, JAVA_OPTIONS
 from talweg.client.consumer import Consumer
 from talweg.client.producer import Producer
 from talweg.pipeline.archive import archive_table
 from talweg.pipeline.counts import counts_table
-from talweg.pipeline.table import Table
 from talweg.testing.cluster import LocalCluster
 from talweg.testing.processes import wait_until
 
@@ -75,14 +73,6 @@ class Standalone:
                     return worker
                 ancestor = int(Path(f"/proc/{ancestor}/stat").read_text().rpartition(")")[2].split()[1])
         raise AssertionError(f"{pid} belongs to no worker")
-
-
-def values(table: Table, column: str) -> list[Any]:
-    """A column of a table, read without Spark."""
-    found: list[Any] = []
-    for path in table.paths(table.manifest()):
-        found += pq.read_table(path, columns=[column], partitioning=None)[column].to_pylist()
-    return found
 
 
 def staged_bytes(cluster: LocalCluster) -> int:

@@ -1,0 +1,83 @@
+"""A driver of its own is killed, and the next one makes good what it left behind.
+
+In a group of its own: it needs no session but those that it starts, and waits for JVMs most of the time.
+"""
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pipeline.command import started
+from spark.copies import Copy
+from spark.scene import SECONDS_MAX, Scene
+from talweg.testing.processes import wait_until
+
+pytestmark = [pytest.mark.xdist_group("spark-drivers"), pytest.mark.timeout(900)]
+
+TESTS = Path(__file__).resolve().parents[1]
+
+# A query for each of the given options; what Spark fails for no reason of ours is started again.
+DRIVER = """
+import json, sys, time
+from pyspark.sql import SparkSession
+from spark.troubled import TroubledSource
+from spark_session import SPARK_SETTINGS
+from talweg.pipeline.runner import is_sparks_fault
+builder = SparkSession.builder.master("local[8,4]")
+for name, value in SPARK_SETTINGS.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+spark.dataSource.register(TroubledSource)
+source, sinks = map(json.loads, sys.argv[1:])
+def start(options):
+    frame = spark.readStream.format("talweg").schema("key binary, value binary").options(**source).load()
+    return frame.writeStream.format("talweg-troubled").options(**options).trigger(availableNow=True).start()
+queries = [start(options) for options in sinks]
+while any(query.isActive or query.exception() is not None for query in queries):
+    for number, query in enumerate(queries):
+        if (error := query.exception()) is not None:
+            if not is_sparks_fault(error):
+                raise error
+            queries[number] = start(sinks[number])
+    time.sleep(0.1)
+"""
+
+
+def test_a_driver_killed_between_write_and_commit_is_made_good_by_the_next(
+    scene: Scene, spark_environment: dict[str, str]
+) -> None:
+    sent = scene.fill(200)
+    copies = {step: Copy(scene, step.replace(" ", "-")) for step in ("decide", "some published")}
+    for step, copy in copies.items():
+        copy.plan(f"wait 0 {step}")
+    source = {"servers": scene.cluster.servers, "subscribe": scene.topic, "startingOffsets": "earliest"}
+    sinks = [copy.options() for copy in copies.values()]
+    environment = spark_environment | {"PYTHONPATH": str(TESTS)}
+    with started(_driver(source, sinks), scene.directory / "killed.log", environment) as killed:
+
+        def waiting() -> bool:
+            assert killed.process.poll() is None, killed.says()[-4000:]
+            return all(copy.reached(f"wait 0 {step}") for step, copy in copies.items())
+
+        wait_until(waiting, "a query to be at each step", 2 * SECONDS_MAX)
+        killed.kill()
+    for step, copy in copies.items():
+        for each in copy.reached(f"wait 0 {step}"):
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, signal.SIGKILL)  # the process that was staging or committing
+        copy.plan()
+    source["minPartitions"] = "3"  # rows are spread over tasks as they were not before
+    with started(_driver(source, sinks), scene.directory / "next.log", environment) as following:
+        assert following.process.wait(2 * SECONDS_MAX) == 0, following.says()[-4000:]
+    for copy in copies.values():
+        assert copy.written() == sorted(sent), copy.sink
+
+
+def _driver(source: dict[str, str], sinks: list[dict[str, str]]) -> list[str]:
+    arguments = [msgspec.json.encode(each).decode() for each in (source, sinks)]
+    return [sys.executable, "-c", DRIVER, *arguments]
