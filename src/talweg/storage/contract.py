@@ -30,7 +30,7 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """A place in the middle of the log where the bytes are not what was written."""
+    """A place in the middle of the log where the bytes are not what was written, or cannot be read."""
 
     index: int  # the first entry that cannot be read; all before it can
     detail: str
@@ -103,8 +103,8 @@ class LogStore(ABC):
     def read(self, first_index: int, bytes_max: int, last_index: int | None = None) -> list[Entry]:
         """Entries from `first_index` on, up to `bytes_max` but at least one if there is one.
 
-        Raises OffsetOutOfRange below the log's start, DamagedLog where a frame is not sound: what
-        comes before it is given first, and the damage is then in `summary` too.
+        Raises OffsetOutOfRange below the log's start, DamagedLog where a frame is not sound, or cannot
+        be read: what comes before it is given first, and the damage is then in `summary` too.
         """
 
     @abstractmethod
@@ -121,21 +121,31 @@ class LogStore(ABC):
 
     @abstractmethod
     def save_snapshot(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot of the state as of `snapshot.index`, which must be in the log. Durable."""
+        """Keep a snapshot of the state as of `snapshot.index`, which must be in the log. Durable.
+
+        A store may give up some of the older ones, but neither the one at the log's start nor the newest.
+        """
 
     @abstractmethod
     def snapshots(self) -> list[SnapshotMark]:
-        """Those kept, oldest first."""
+        """Those kept, oldest first. Whether they are sound turns out when they are read."""
 
     @abstractmethod
     def snapshot(self, index: int | None = None) -> Snapshot | None:
-        """The one at `index`, or the newest one."""
+        """The one at `index`, or the newest that is sound; None if there is none.
+
+        One that is not what was saved, or cannot be read, is none: it leaves `snapshots`. Only the one at
+        the log's start cannot be done without, since nothing else says what was dropped. That one raises
+        DamagedLog, and the damage, at the start's index, is then in `summary` too.
+        """
 
     @abstractmethod
     def drop_head(self, index: int) -> None:
         """Forget the log up to and including `index`, where a snapshot is kept. Older snapshots go too.
 
         Durable. What is gone already is no error. Must work on a full disk: that is when it is needed.
+        Nothing is dropped where there is no snapshot any more, or none that is sound: `summary` tells
+        where the log starts now.
         """
 
     @abstractmethod
