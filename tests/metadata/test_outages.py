@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from metadata.conftest import NOW_US, SECOND_US, redis_url_of
+from metadata.conftest import NOW_US, SECOND_US, emptied, redis_url_of
 from server_process import wait_until
 from servers import MariadbServer, PostgresServer, RedisServer
 from talweg.errors import LeaseLost, MetadataUnavailable
 from talweg.metadata import MetadataCopy, MetadataStore, open_metadata
 from talweg.metadata.sql import SqlMetadata
-from talweg.metadata.sql_database import ANSWER_SECONDS_MAX
+from talweg.metadata.sql_database import WAITS, Waits
 
 SORTS: list[type[PostgresServer | MariadbServer | RedisServer]] = [PostgresServer, MariadbServer, RedisServer]
 
@@ -95,4 +95,48 @@ def test_a_host_that_goes_away_without_a_word_is_noticed(postgresql_server: Post
             assert wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
             options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
             idle, interval, count = (wire.getsockopt(socket.IPPROTO_TCP, option) for option in options)
-    assert idle + interval * count <= ANSWER_SECONDS_MAX
+    assert idle + interval * count <= WAITS.answer_seconds_max
+
+
+@pytest.mark.parametrize("sort", ["postgresql", "mariadb"])
+def test_a_manager_that_vanished_in_the_midst_of_a_change_is_not_waited_for_for_ever(
+    sort: str, request: pytest.FixtureRequest
+) -> None:
+    url = emptied(request.getfixturevalue(f"{sort}_metadata"))
+    with SqlMetadata(url, waits=Waits(idle_seconds_max=1)) as vanished, SqlMetadata(url) as other:
+        epoch = acquire(vanished)
+
+        def vanish_and_come_back() -> None:
+            with vanished._writing(epoch) as late:
+                late.changed["lease_endpoint"] = "http://vanished"
+                other.create_topic("orders", [[0]], now_us=NOW_US, epoch=epoch)
+
+        with pytest.raises(MetadataUnavailable):
+            vanish_and_come_back()
+        lease = other.lease()
+        assert lease is not None
+        assert lease.endpoint == "http://first", "what it did not finish is undone"
+        assert [topic.name for topic in other.topics()] == ["orders"]
+
+
+@pytest.mark.parametrize("sort", ["postgresql", "mariadb"])
+def test_a_row_that_is_not_given_back_is_waited_for_with_a_limit(
+    sort: str, request: pytest.FixtureRequest
+) -> None:
+    url = emptied(request.getfixturevalue(f"{sort}_metadata"))
+    brief = Waits(lock_seconds_max=1, answer_seconds_max=60)
+    with SqlMetadata(url) as holder, SqlMetadata(url, waits=brief) as other:
+        epoch = acquire(holder)
+        with holder._writing(epoch), pytest.raises(MetadataUnavailable):
+            other.renew_lease(epoch, now_us=NOW_US, duration_us=SECOND_US)
+        other.renew_lease(epoch, now_us=NOW_US, duration_us=SECOND_US)
+
+
+def test_options_in_the_url_come_after_ours(postgresql_server: PostgresServer) -> None:
+    url = f"{postgresql_server.url}?options=-c%20lock_timeout%3D1234"
+    with SqlMetadata(url) as store, store._database.reading() as connection:
+        values = [
+            connection.exec_driver_sql(f"SHOW {name}").scalar_one()
+            for name in ("lock_timeout", "idle_in_transaction_session_timeout")
+        ]
+    assert values == ["1234ms", f"{WAITS.idle_seconds_max}s"]

@@ -40,7 +40,7 @@ from talweg.metadata.model import (
     new_topic,
     registered_again,
 )
-from talweg.metadata.sql_database import Database
+from talweg.metadata.sql_database import WAITS, Database, Waits
 from talweg.metadata.store import CHANGES_MAX, FORMAT, REMOVED_KEPT, Changes, MetadataStore
 
 _NUMBERS_A_STATEMENT: Final = 500
@@ -93,8 +93,8 @@ class _Write:
 class SqlMetadata(MetadataStore):
     """See the module's text."""
 
-    def __init__(self, url: str, *, removed_kept: int = REMOVED_KEPT) -> None:
-        self._database = Database(url)
+    def __init__(self, url: str, *, removed_kept: int = REMOVED_KEPT, waits: Waits = WAITS) -> None:
+        self._database = Database(url, waits)
         self._removed_kept = removed_kept
         with self._database.reading() as connection:
             written = connection.execute(select(schema.state.c.format)).scalar_one()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -17,8 +18,6 @@ from talweg.errors import InvalidSetting, MetadataUnavailable
 from talweg.metadata import sql_schema as schema
 from talweg.metadata.store import FORMAT
 
-CONNECT_SECONDS_MAX: Final = 5
-ANSWER_SECONDS_MAX: Final = 15
 # Where each table is a transaction of its own, another process may be first at every one, and at the row.
 _CREATE_ATTEMPTS_MAX: Final = len(schema.metadata.tables) + 2
 _EXPECTED: Final = "expected sqlite:///PATH, postgresql+psycopg://… or mysql+pymysql://…"
@@ -34,13 +33,28 @@ _UNUSABLE: Final = ("SQLITE_NOTADB", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLI
 _EXTRAS: Final = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
 
 
+class Waits(msgspec.Struct, frozen=True):
+    """How long we wait for a database, and it for us."""
+
+    connect_seconds_max: int = 5
+    answer_seconds_max: int = 15
+    # For rows that another transaction holds; longer than one that was left alone may hold them.
+    lock_seconds_max: int = 10
+    # How long a server keeps a transaction of ours in which nothing happens. Every change takes the same row:
+    # a manager that vanished without a word in the midst of one would stop all the others.
+    idle_seconds_max: int = 5
+
+
+WAITS: Final = Waits()
+
+
 class Database:
     """A pool of connections to one database; connections that broke are replaced by themselves."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, waits: Waits = WAITS) -> None:
         url = _checked_url(text)
         self._backend = url.get_backend_name()
-        self._engine = _engine(url)
+        self._engine = _engine(url, waits)
         # SQLite has one writer at a time. Threads of one process queue here, where the wait ends at
         # once when it can; processes queue at the file, where it is a matter of looking again.
         self._writer = threading.Lock() if self._backend == "sqlite" else contextlib.nullcontext()
@@ -119,14 +133,16 @@ def _checked_url(text: str) -> URL:
     return url.set(drivername=_DRIVERS[backend])
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, waits: Waits) -> Engine:
     backend = url.get_backend_name()
     try:
         engine = create_engine(
             url,
-            connect_args=_connect_arguments(backend),
-            pool_timeout=ANSWER_SECONDS_MAX,
-            pool_pre_ping=backend != "sqlite",  # a server may have restarted since the last call
+            connect_args=_connect_arguments(url, waits),
+            pool_timeout=waits.answer_seconds_max,
+            # A server may have restarted since the last call, or closed what was not used for long.
+            pool_pre_ping=backend != "sqlite",
+            pool_use_lifo=True,
             hide_parameters=True,
         )
     except ModuleNotFoundError as error:
@@ -138,29 +154,70 @@ def _engine(url: URL) -> Engine:
     if backend == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
+    elif backend != "postgresql":
+        _prepare_mysql(engine, waits)
     return engine
 
 
-def _connect_arguments(backend: str) -> dict[str, Any]:
+def _connect_arguments(url: URL, waits: Waits) -> dict[str, Any]:
+    backend, answer_seconds = url.get_backend_name(), waits.answer_seconds_max
     if backend == "sqlite":
-        return {"timeout": ANSWER_SECONDS_MAX}  # for another process's transaction
+        return {"timeout": answer_seconds}  # for another process's transaction
     if backend == "postgresql":
-        milliseconds = ANSWER_SECONDS_MAX * 1000
         return {
-            "connect_timeout": CONNECT_SECONDS_MAX,
-            # Neither helps when the host goes away without a word while it is to answer: the server cannot
-            # count any more, and nothing is on its way that would have to be acknowledged.
-            "tcp_user_timeout": milliseconds,
-            "options": f"-c statement_timeout={milliseconds}",
-            "keepalives_idle": ANSWER_SECONDS_MAX // 3,
-            "keepalives_interval": ANSWER_SECONDS_MAX // 3,
+            "connect_timeout": waits.connect_seconds_max,
+            # Neither this nor the statement's timeout helps when the host goes away without a word while it
+            # is to answer: the server cannot count any more, and nothing is on its way that would have to be
+            # acknowledged.
+            "tcp_user_timeout": answer_seconds * 1000,
+            "options": " ".join([*_postgresql_options(waits), *_in_query(url, "options")]),
+            "keepalives_idle": answer_seconds // 3,
+            "keepalives_interval": answer_seconds // 3,
             "keepalives_count": 2,
         }
     return {
-        "connect_timeout": CONNECT_SECONDS_MAX,
-        "read_timeout": ANSWER_SECONDS_MAX,
-        "write_timeout": ANSWER_SECONDS_MAX,
+        "connect_timeout": waits.connect_seconds_max,
+        "read_timeout": answer_seconds,
+        "write_timeout": answer_seconds,
     }
+
+
+def _postgresql_options(waits: Waits) -> list[str]:
+    settings = {
+        "statement_timeout": f"{waits.answer_seconds_max}s",
+        "lock_timeout": f"{waits.lock_seconds_max}s",
+        "idle_in_transaction_session_timeout": f"{waits.idle_seconds_max}s",
+        # The server's own look at whether we are still there, in or out of a transaction.
+        "tcp_keepalives_idle": waits.idle_seconds_max,
+        "tcp_keepalives_interval": waits.idle_seconds_max,
+        "tcp_keepalives_count": 2,
+    }
+    return [f"-c {name}={value}" for name, value in settings.items()]
+
+
+def _in_query(url: URL, name: str) -> list[str]:
+    value = url.query.get(name, ())
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _prepare_mysql(engine: Engine, waits: Waits) -> None:
+    """Bound what a transaction waits for, and how long one that is left alone holds its rows.
+
+    MariaDB has a limit for that. MySQL has one for connections that are left alone, in a transaction or not:
+    those that rest in the pool are closed as well, and replaced when they are wanted.
+    """
+    lock_seconds, idle_seconds = waits.lock_seconds_max, waits.idle_seconds_max
+    limits = (
+        f"SET innodb_lock_wait_timeout = {lock_seconds}, lock_wait_timeout = {lock_seconds},"
+        f" wait_timeout = {idle_seconds}"
+        # To MySQL this is a comment.
+        f" /*M!100300 , wait_timeout = DEFAULT, idle_transaction_timeout = {idle_seconds} */"
+    )
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _record: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(limits)
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
