@@ -13,8 +13,10 @@ from server_process import wait_until
 from servers import MariadbServer, PostgresServer, RedisServer
 from talweg.errors import LeaseLost, MetadataUnavailable
 from talweg.metadata import MetadataCopy, MetadataStore, open_metadata
+from talweg.metadata.model import RemovedTopic
 from talweg.metadata.sql import SqlMetadata
 from talweg.metadata.sql_database import WAITS, Waits
+from talweg.metadata.sql_schema import removed_topics
 
 SORTS: list[type[PostgresServer | MariadbServer | RedisServer]] = [PostgresServer, MariadbServer, RedisServer]
 
@@ -109,6 +111,9 @@ def test_a_manager_that_vanished_in_the_midst_of_a_change_is_not_waited_for_for_
         def vanish_and_come_back() -> None:
             with vanished._writing(epoch) as late:
                 late.changed["lease_endpoint"] = "http://vanished"
+                late.insert(
+                    removed_topics, [RemovedTopic(name=f"t{n}", incarnation=n, partitions=1) for n in (8, 9)]
+                )
                 other.create_topic("orders", [[0]], now_us=NOW_US, epoch=epoch)
 
         with pytest.raises(MetadataUnavailable):

@@ -154,7 +154,9 @@ def _engine(url: URL, waits: Waits) -> Engine:
     if backend == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
-    elif backend != "postgresql":
+    elif backend == "postgresql":
+        _prepare_postgresql(engine)
+    else:
         _prepare_mysql(engine, waits)
     return engine
 
@@ -198,6 +200,21 @@ def _postgresql_options(waits: Waits) -> list[str]:
 def _in_query(url: URL, name: str) -> list[str]:
     value = url.query.get(name, ())
     return [value] if isinstance(value, str) else list(value)
+
+
+def _prepare_postgresql(engine: Engine) -> None:
+    """Have the server count how long a transaction is left alone, whatever was done in it last.
+
+    The driver runs many rows through a pipeline, and ends that with a message after which PostgreSQL does not
+    count. It begins to again after a statement by itself.
+    """
+
+    @event.listens_for(engine, "after_cursor_execute")
+    def executed(*arguments: Any) -> None:
+        connection, *_, is_many = arguments
+        if is_many:
+            with connection.connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
 
 
 def _prepare_mysql(engine: Engine, waits: Waits) -> None:
