@@ -17,8 +17,8 @@ MEMBERS = Configuration.of([1, 2, 3])
 
 
 @contextlib.contextmanager
-def opened(url: str) -> Iterator[SqlStores]:
-    stores = SqlStores(url)
+def opened(url: str, **options: Any) -> Iterator[SqlStores]:
+    stores = SqlStores(url, **options)
     try:
         yield stores
     finally:

@@ -14,12 +14,13 @@ comes through after all is noticed.
 
 import threading
 from typing import Final
+from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection, delete, insert, select, update
 
 from talweg.errors import BadRequest, GroupNotFound, NewerFormat
 from talweg.storage.contract import LogStores
-from talweg.storage.sql_database import Database
+from talweg.storage.sql_database import WAITS, Database, Waits
 from talweg.storage.sql_rows import AnyRow
 from talweg.storage.sql_schema import FORMAT, GROUP_NAME_BYTES_MAX, entries, groups, parts, snapshots
 from talweg.storage.sql_store import SqlStore
@@ -44,22 +45,24 @@ _NEW_GROUP: Final = {
 class SqlStores(LogStores):
     """The logs of one broker, in a database of its own: two in one would take each other's logs away."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, waits: Waits = WAITS) -> None:
         """Connect, and create the tables if they are missing. Raises InvalidSetting or StorageError."""
-        self._database = Database(url)
+        self._database = Database(url, waits)
+        # Never held while the database is asked: it may be slow to answer for one group, and others go on.
         self._lock = threading.Lock()
         self._stores: dict[str, SqlStore] = {}
+        self._turns: WeakValueDictionary[str, threading.RLock] = WeakValueDictionary()
 
     def open(self, group: str, incarnation: int) -> SqlStore:
         """Open a group's log, creating it if need be; the same store if it is open already.
 
         A process that opened the same log before can write no more.
         """
-        with self._lock:
+        with self._turn(group):
+            store = self._stores.get(group)
             with self._database.writing() as connection:
                 row = _row(connection, group) or _create(connection, group, incarnation)
                 _check(row, group, incarnation)
-                store = self._stores.get(group)
                 if store is not None and not store.is_closed:
                     return store
                 opening = row.opening + 1
@@ -67,8 +70,14 @@ class SqlStores(LogStores):
                     update(groups).where(groups.c.group_id == row.group_id).values(opening=opening)
                 )
             store = SqlStore(self._database, group, row.group_id, opening)
-            self._stores[group] = store
+            with self._lock:
+                self._stores[group] = store
             return store
+
+    def _turn(self, group: str) -> threading.RLock:
+        """What is held by whoever opens or deletes this group; it exists while somebody holds it."""
+        with self._lock:
+            return self._turns.setdefault(group, threading.RLock())
 
     def groups(self) -> dict[str, int]:
         """The groups that have a log here, with their incarnations."""
@@ -78,8 +87,9 @@ class SqlStores(LogStores):
 
     def delete(self, group: str) -> None:
         """Remove a group's log. Removing what is not there is harmless."""
-        with self._lock:
-            store = self._stores.pop(group, None)
+        with self._turn(group):
+            with self._lock:
+                store = self._stores.pop(group, None)
             if store is not None:
                 store.close()
             with self._database.writing() as connection:
@@ -92,10 +102,10 @@ class SqlStores(LogStores):
     def close(self) -> None:
         """Close every store that is open, and the connections."""
         with self._lock:
-            for store in self._stores.values():
-                store.close()
-            self._stores.clear()
-            self._database.close()
+            stores, self._stores = self._stores, {}
+        for store in stores.values():
+            store.close()
+        self._database.close()
 
 
 def _row(connection: Connection, group: str) -> AnyRow | None:

@@ -8,14 +8,13 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from talweg.errors import InvalidSetting, StorageError, StorageFull
 from talweg.storage.sql_schema import PACKET_BYTES_MIN, metadata
 
-CONNECT_SECONDS_MAX: Final = 10
-ANSWER_SECONDS_MAX: Final = 60
 CONNECTIONS_MAX: Final = 8  # of each of the two pools
 _KEPT_CONNECTIONS: Final = 4
 # Where each table is a transaction of its own, another process may be first at every one.
@@ -34,6 +33,22 @@ _MYSQL_ENGINE_ERROR: Final = 1030  # with the operating system's number in its t
 _ENOSPC_IN_TEXT: Final = "error 28 "
 
 
+class Waits(msgspec.Struct, frozen=True):
+    """How long we wait for a database, and it for us."""
+
+    connect_seconds_max: int = 10
+    answer_seconds_max: int = 60
+    # For rows that another transaction holds. One thread writes for many groups: who holds the row of one
+    # group must not hold up the others for long.
+    lock_seconds_max: int = 2
+    # How long a server keeps a transaction of ours in which nothing happens. We never pause in one, so
+    # whoever began it has vanished without a word, and nobody else would ever let go of its rows.
+    idle_seconds_max: int = 15
+
+
+WAITS: Final = Waits()
+
+
 class Database:
     """Two pools of connections to one database; connections that broke are replaced by themselves.
 
@@ -42,8 +57,9 @@ class Database:
     locks only rows and not the gaps between them: groups do not stand in each other's way.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, waits: Waits = WAITS) -> None:
         self._url = _url_with_driver(url)
+        self._waits = waits
         self._is_sqlite = self._url.get_backend_name() == "sqlite"
         self._reads = self._engine("REPEATABLE READ", connections_max=CONNECTIONS_MAX)
         # SQLite has one writer at a time anyway: let them queue for the connection, not for the lock.
@@ -53,6 +69,11 @@ class Database:
         if self._is_sqlite:
             _prepare_sqlite(self._reads, begin="BEGIN")
             _prepare_sqlite(self._writes, begin="BEGIN IMMEDIATE")
+        elif self._url.get_backend_name() == "postgresql":
+            _prepare_postgresql(self._writes)
+        else:
+            for engine in (self._reads, self._writes):
+                _prepare_mysql(engine, waits)
         try:
             self._check_packets()
             self._create_tables()
@@ -87,11 +108,13 @@ class Database:
         try:
             return create_engine(
                 self._url,
-                connect_args=_connect_arguments(self._url.get_backend_name()),
+                connect_args=_connect_arguments(self._url, self._waits),
                 pool_size=kept,
                 max_overflow=connections_max - kept,
-                pool_timeout=ANSWER_SECONDS_MAX,
-                pool_pre_ping=not self._is_sqlite,  # a server may have restarted since the last call
+                pool_timeout=self._waits.answer_seconds_max,
+                # A server may have restarted since the last call, or closed what was not used for long.
+                pool_pre_ping=not self._is_sqlite,
+                pool_use_lifo=True,
                 hide_parameters=True,  # they are messages: nobody's business in a log file
                 **arguments,
             )
@@ -145,24 +168,79 @@ def _url_with_driver(text: str) -> URL:
     return url if "+" in url.drivername else url.set(drivername=_DRIVERS[backend])
 
 
-def _connect_arguments(backend: str) -> dict[str, Any]:
+def _connect_arguments(url: URL, waits: Waits) -> dict[str, Any]:
+    answer_seconds = waits.answer_seconds_max
+    backend = url.get_backend_name()
     if backend == "sqlite":
-        return {"timeout": ANSWER_SECONDS_MAX}
+        return {"timeout": answer_seconds}
     if backend == "postgresql":
         # A dead host is noticed by the kernel: by keepalives while we wait for an answer, by the user
         # timeout while we send.
         return {
-            "connect_timeout": CONNECT_SECONDS_MAX,
-            "keepalives_idle": ANSWER_SECONDS_MAX // 2,
-            "keepalives_interval": ANSWER_SECONDS_MAX // 6,
+            "connect_timeout": waits.connect_seconds_max,
+            "keepalives_idle": answer_seconds // 2,
+            "keepalives_interval": answer_seconds // 6,
             "keepalives_count": 3,
-            "tcp_user_timeout": ANSWER_SECONDS_MAX * 1000,
+            "tcp_user_timeout": answer_seconds * 1000,
+            "options": " ".join([*_postgresql_options(waits), *_in_query(url, "options")]),
         }
     return {
-        "connect_timeout": CONNECT_SECONDS_MAX,
-        "read_timeout": ANSWER_SECONDS_MAX,
-        "write_timeout": ANSWER_SECONDS_MAX,
+        "connect_timeout": waits.connect_seconds_max,
+        "read_timeout": answer_seconds,
+        "write_timeout": answer_seconds,
     }
+
+
+def _postgresql_options(waits: Waits) -> list[str]:
+    settings = {
+        "lock_timeout": f"{waits.lock_seconds_max}s",
+        "idle_in_transaction_session_timeout": f"{waits.idle_seconds_max}s",
+        # The server's own look at whether we are still there, in or out of a transaction.
+        "tcp_keepalives_idle": waits.idle_seconds_max,
+        "tcp_keepalives_interval": max(waits.idle_seconds_max // 3, 1),
+        "tcp_keepalives_count": 3,
+    }
+    return [f"-c {name}={value}" for name, value in settings.items()]
+
+
+def _in_query(url: URL, name: str) -> list[str]:
+    value = url.query.get(name, ())
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _prepare_postgresql(engine: Engine) -> None:
+    """Have the server count how long a transaction is left alone, whatever was done in it last.
+
+    The driver runs many rows through a pipeline, and ends that with a message after which PostgreSQL does not
+    count. It begins to again after a statement by itself.
+    """
+
+    @event.listens_for(engine, "after_cursor_execute")
+    def executed(*arguments: Any) -> None:
+        connection, *_, is_many = arguments
+        if is_many:
+            with connection.connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
+
+
+def _prepare_mysql(engine: Engine, waits: Waits) -> None:
+    """Bound what a transaction waits for, and how long one that is left alone holds its rows.
+
+    MariaDB has a limit for that. MySQL has one for connections that are left alone, in a transaction or not:
+    those that rest in the pool are closed as well, and replaced when they are wanted.
+    """
+    lock_seconds, idle_seconds = waits.lock_seconds_max, waits.idle_seconds_max
+    limits = (
+        f"SET innodb_lock_wait_timeout = {lock_seconds}, lock_wait_timeout = {lock_seconds},"
+        f" wait_timeout = {idle_seconds}"
+        # To MySQL this is a comment.
+        f" /*M!100300 , wait_timeout = DEFAULT, idle_transaction_timeout = {idle_seconds} */"
+    )
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _record: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(limits)
 
 
 def _prepare_sqlite(engine: Engine, *, begin: str) -> None:
