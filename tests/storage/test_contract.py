@@ -550,6 +550,18 @@ def test_dropping_what_is_gone_already_is_harmless(store: LogStore) -> None:
     assert len(store.snapshots()) == 1
 
 
+def test_dropping_at_a_snapshot_that_went_with_the_head_is_harmless(store: LogStore) -> None:
+    make = LogMaker()
+    entries = make.batches(10)
+    write(store, *entries)
+    for entry in (entries[4], entries[7]):
+        store.save_snapshot(snapshot_at(entry))
+    store.drop_head(8)
+    store.drop_head(5)
+    assert store.summary().start_index == 8
+    assert contents(store) == entries[8:]
+
+
 def test_timestamps_before_the_start_still_count_for_later_snapshots(backend: Backend) -> None:
     make = LogMaker()
     store = backend.open()

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from racing import another_is_first
 from servers import MariadbServer
@@ -260,6 +261,17 @@ def test_offsets_and_timestamps_are_found_in_a_long_log(stores: SqlStores) -> No
     assert [first for first, _ in store.summary().terms] == [1, *range(100, 1200, 100)]
 
 
+def test_nothing_is_dropped_where_there_is_no_snapshot(stores: SqlStores) -> None:
+    store = stores.open("group", 1)
+    write(store, batches(1, 9))
+    store.save_snapshot(Snapshot(3, 1, MEMBERS, b""))
+    store.drop_head(5)
+    assert read_all(store) == batches(1, 9)
+    store.drop_head(3)
+    store.drop_head(2)
+    assert read_all(store) == batches(4, 9)
+
+
 def test_offsets_are_found_where_they_are_now_and_not_where_they_were(stores: SqlStores) -> None:
     store = stores.open("group", 1)
     write(store, batches(1, 6))
@@ -282,6 +294,25 @@ def test_reading_goes_on_when_the_next_entries_were_dropped_and_held_no_messages
     assert store.read_frames(2, ALL, 4) == []
     write(store, [batch(5, offset=2)])
     assert store.read_frames(2, ALL, 5) == [batch(5, offset=2).payload]
+
+
+def test_an_empty_poll_does_not_read_again_what_held_no_messages(stores: SqlStores) -> None:
+    store = stores.open("group", 1)
+    noops = [Entry(index, 1, Kind.NOOP, b"") for index in range(3, 50)]
+    write(store, [*batches(1, 2), *noops])
+    assert len(store.read_frames(0, ALL, 2)) == 2
+    assert store.read_frames(2, ALL, 49) == []
+    frames_read: list[str] = []
+
+    @event.listens_for(stores._database._reads, "before_cursor_execute")
+    def executing(*arguments: Any) -> None:
+        frames_read.extend(word for word in arguments[2].split() if word == "talweg_parts")
+
+    assert store.read_frames(2, ALL, 49) == []
+    assert frames_read == []
+    write(store, [batch(50, offset=2)])
+    assert store.read_frames(2, ALL, 50) == [batch(50, offset=2).payload]
+    assert frames_read
 
 
 def _timestamp(frame: bytes) -> int:

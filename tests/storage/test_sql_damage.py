@@ -12,6 +12,8 @@ from talweg.errors import (
 )
 from talweg.raft import Configuration, Entry, HardState, Snapshot
 from talweg.records import Kind
+from talweg.replication.replica import Replica
+from talweg.replication.state import PartitionState
 from talweg.storage.contract import LogSummary, Write
 
 
@@ -140,21 +142,117 @@ def test_an_installed_snapshot_takes_the_place_of_the_damage(database_url: str) 
         assert read_all(store) == batches(31, 32, term=2)
 
 
-def test_a_rotten_snapshot_is_not_handed_out(database_url: str) -> None:
+def rot_of_a_snapshot(connection: Connection, index: int) -> None:
+    numbers = {"rot": b"stote", "index": index}
+    connection.execute(
+        text("UPDATE talweg_parts SET bytes = :rot WHERE owner = 1 AND entry_index = :index"), numbers
+    )
+
+
+def loss_of_a_state(connection: Connection, index: int) -> None:
+    connection.execute(
+        text("DELETE FROM talweg_parts WHERE owner = 1 AND entry_index = :index"), {"index": index}
+    )
+
+
+def loss_of_a_snapshot(connection: Connection, index: int) -> None:
+    connection.execute(text("DELETE FROM talweg_snapshots WHERE entry_index = :index"), {"index": index})
+
+
+Rot = Callable[[Connection, int], None]
+
+
+@pytest.mark.parametrize("rot", [rot_of_a_snapshot, loss_of_a_state])
+def test_a_rotten_snapshot_is_none(rot: Rot, database_url: str) -> None:
     with opened(database_url) as stores:
         store = stores.open("group", 1)
-        write(store, batches(1, 3))
-        store.save_snapshot(Snapshot(2, 1, MEMBERS, b"state"))
+        write(store, batches(1, 9))
+        old, new = (Snapshot(index, 1, MEMBERS, b"state") for index in (3, 7))
+        for snapshot in (old, new):
+            store.save_snapshot(snapshot)
         with by_hand(database_url) as connection:
-            connection.execute(
-                text("UPDATE talweg_parts SET bytes = :rot WHERE owner = 1"), {"rot": b"stote"}
-            )
-        with pytest.raises(DamagedLog, match="snapshot at entry 2"):
-            store.snapshot()
+            rot(connection, 7)
+        assert store.snapshot() == old
+        assert store.snapshot(7) is None
+        assert [mark.index for mark in store.snapshots()] == [3]
+        store.drop_head(7)
+        assert read_all(store) == batches(1, 9), "nothing else would tell what was dropped"
+        assert store.summary().damage is None
+        store.save_snapshot(new)
+        assert store.snapshot() == new
+        store.drop_head(7)
+        assert read_all(store) == batches(8, 9)
+
+
+def test_a_replica_with_a_rotten_snapshot_begins_at_the_one_before(database_url: str) -> None:
+    with opened(database_url) as stores:
+        store = stores.open("group", 1)
+        write(store, batches(1, 9), hard_state=HardState(1))
+        state = PartitionState().to_bytes()
+        for index in (3, 5, 7):
+            store.save_snapshot(Snapshot(index, 1, MEMBERS, state))
+        store.drop_head(3)
         with by_hand(database_url) as connection:
-            connection.execute(text("DELETE FROM talweg_parts WHERE owner = 1"))
-        with pytest.raises(DamagedLog, match="snapshot at entry 2"):
-            store.snapshot(2)
+            rot_of_a_snapshot(connection, 7)
+    with opened(database_url) as stores:
+        replica = Replica(1, stores.open("group", 1), MEMBERS, election_timeout=lambda: 10)
+        assert replica.raft.applied_index == 5
+        assert not replica.raft.recovering
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("rot", [rot_of_a_snapshot, loss_of_a_state, loss_of_a_snapshot])
+def test_a_rotten_snapshot_at_the_start_is_damage_there(rot: Rot, is_open: bool, database_url: str) -> None:
+    with opened(database_url) as stores:
+        store = stores.open("group", 1)
+        write(store, batches(1, 9), hard_state=HardState(1))
+        for index in (3, 7):
+            store.save_snapshot(Snapshot(index, 1, MEMBERS, b"state"))
+        store.drop_head(3)
+        if not is_open:
+            store.close()
+        with by_hand(database_url) as connection:
+            rot(connection, 3)
+        store = stores.open("group", 1)
+        assert (store.summary().damage is None) is is_open, "it is looked for when a log is opened"
+        with pytest.raises(DamagedLog, match="entry 3"):
+            store.snapshot(3)
+        summary = store.summary()
+        assert summary.damage is not None
+        assert (summary.damage.index, summary.start_index, summary.last_index) == (3, 3, 3)
+        assert store.snapshots() == []
+        assert store.snapshot() is None
+        with pytest.raises(DamagedLog):
+            store.write(Write(entries=batches(10, 10)))
+        store.write(Write(hard_state=HardState(1, None, recovering=True)))
+        store.cut_damage()
+        summary = store.summary()
+        assert (summary.damage, summary.start_index, summary.last_index, summary.next_offset) == (
+            None,
+            0,
+            0,
+            0,
+        )
+        assert summary.hard_state == HardState(1, None, recovering=True)
+        write(store, batches(1, 2, term=2))
+        assert read_all(stores.open("group", 1)) == batches(1, 2, term=2)
+
+
+def test_an_installed_snapshot_takes_the_place_of_a_rotten_start(database_url: str) -> None:
+    with opened(database_url) as stores:
+        store = stores.open("group", 1)
+        write(store, batches(1, 9))
+        store.save_snapshot(Snapshot(3, 1, MEMBERS, b"state"))
+        store.drop_head(3)
+        with by_hand(database_url) as connection:
+            rot_of_a_snapshot(connection, 3)
+        with pytest.raises(DamagedLog):
+            store.snapshot(3)
+        store.write(Write(snapshot=Snapshot(5, 1, MEMBERS, b"sound"), next_offset=5))
+        assert store.summary().damage is None
+        assert store.snapshot() == Snapshot(5, 1, MEMBERS, b"sound")
+        write(store, batches(6, 7))
+        assert read_all(store) == batches(6, 7)
 
 
 def test_the_second_of_two_missing_rows_is_not_taken_for_the_first(database_url: str) -> None:

@@ -441,7 +441,7 @@ def _sound_hard_state(store: LogStore, *, join: bool) -> HardState:
 
 
 def _newest_snapshot(store: LogStore, last_index: int) -> Snapshot | None:
-    for mark in reversed(store.snapshots()):
-        if mark.index <= last_index:  # one beyond it belongs to a part that damage took away
-            return store.snapshot(mark.index)
+    for mark in reversed(store.snapshots()):  # one beyond the last index belongs to what damage took away
+        if mark.index <= last_index and (snapshot := store.snapshot(mark.index)) is not None:
+            return snapshot
     return None

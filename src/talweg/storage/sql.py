@@ -21,8 +21,9 @@ from sqlalchemy import Connection, delete, insert, select, update
 from talweg.errors import BadRequest, GroupNotFound, NewerFormat
 from talweg.storage.contract import LogStores
 from talweg.storage.sql_database import WAITS, Database, Waits
+from talweg.storage.sql_deleting import Sweeper, note_deleted
 from talweg.storage.sql_rows import AnyRow
-from talweg.storage.sql_schema import FORMAT, GROUP_NAME_BYTES_MAX, entries, groups, parts, snapshots
+from talweg.storage.sql_schema import FORMAT, GROUP_NAME_BYTES_MAX, groups
 from talweg.storage.sql_store import SqlStore
 
 __all__ = ["SqlStore", "SqlStores"]
@@ -48,6 +49,7 @@ class SqlStores(LogStores):
     def __init__(self, url: str, *, waits: Waits = WAITS) -> None:
         """Connect, and create the tables if they are missing. Raises InvalidSetting or StorageError."""
         self._database = Database(url, waits)
+        self._sweeper = Sweeper(self._database)
         # Never held while the database is asked: it may be slow to answer for one group, and others go on.
         self._lock = threading.Lock()
         self._stores: dict[str, SqlStore] = {}
@@ -69,7 +71,7 @@ class SqlStores(LogStores):
                 connection.execute(
                     update(groups).where(groups.c.group_id == row.group_id).values(opening=opening)
                 )
-            store = SqlStore(self._database, group, row.group_id, opening)
+            store = SqlStore(self._database, self._sweeper, group, row.group_id, opening)
             with self._lock:
                 self._stores[group] = store
             return store
@@ -78,6 +80,15 @@ class SqlStores(LogStores):
         """What is held by whoever opens or deletes this group; it exists while somebody holds it."""
         with self._lock:
             return self._turns.setdefault(group, threading.RLock())
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether there are rows of what was dropped or deleted."""
+        return self._sweeper.is_due
+
+    def checkpoint(self) -> None:
+        """Delete them."""
+        self._sweeper.sweep_all()
 
     def groups(self) -> dict[str, int]:
         """The groups that have a log here, with their incarnations."""
@@ -96,8 +107,9 @@ class SqlStores(LogStores):
                 row = _row(connection, group)
                 if row is None:
                     return
-                for table in (groups, entries, snapshots, parts):
-                    connection.execute(delete(table).where(table.c.group_id == row.group_id))
+                connection.execute(delete(groups).where(groups.c.group_id == row.group_id))
+                note_deleted(connection, row.group_id)
+        self._sweeper.sweep_deleted(row.group_id)
 
     def close(self) -> None:
         """Close every store that is open, and the connections."""

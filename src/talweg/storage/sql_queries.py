@@ -1,8 +1,12 @@
 """What is asked of the tables of one log. Each function takes a connection, and so a transaction.
 
+Rows up to the log's start may still be there when they are no longer part of it (see `sql_deleting`), so
+whatever is asked for is asked for after the start.
+
 The statements are built once: putting one together costs SQLAlchemy more than most of them cost a database.
 """
 
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -20,9 +24,10 @@ from sqlalchemy import (
     select,
 )
 
+from talweg.raft import Snapshot
 from talweg.records import HEADER_BYTES, Kind
-from talweg.storage.sql_rows import AnyRow, Place
-from talweg.storage.sql_schema import Owner, entries, groups, parts
+from talweg.storage.sql_rows import AnyRow, Place, snapshot_of
+from talweg.storage.sql_schema import Owner, entries, groups, parts, snapshots
 
 INDEX_MAX: Final = 2**63 - 1  # the greatest that the databases' integers hold
 
@@ -46,18 +51,35 @@ _PLACE: Final = select(
 _PLACE_AT: Final = _PLACE.where(entries.c.entry_index == _FIRST)
 # Not ORDER BY with LIMIT 1, for which MariaDB may walk backwards from the log's end, entry by entry.
 _LAST_PLACE: Final = _PLACE.where(
-    entries.c.entry_index
-    == select(func.max(entries.c.entry_index)).where(_OURS, entries.c.entry_index <= _LAST).scalar_subquery()
+    entries.c.entry_index == select(func.max(entries.c.entry_index)).where(*_IN_RANGE).scalar_subquery()
 )
 _COUNT: Final = select(func.count()).select_from(entries).where(*_IN_RANGE)
-_BYTES_AT: Final = select(entries.c.next_position, entries.c.frame_bytes).where(
-    _OURS, entries.c.entry_index == _FIRST
+_COUNTED_MAX: Final = 1 << 20  # entries at once, which takes a database less than a second or two
+_BYTES_AT: Final = (
+    select(entries.c.next_position, entries.c.frame_bytes)
+    .join_from(entries, groups, groups.c.group_id == entries.c.group_id)
+    .where(_OURS, entries.c.entry_index == _FIRST, entries.c.entry_index > groups.c.start_index)
 )
 _FIRST_BATCH_REACHING: Final = (
     select(entries.c.first_offset)
     .where(*_IN_RANGE, entries.c.kind == int(Kind.RECORDS), entries.c.last_timestamp >= _VALUE)
     .order_by(entries.c.entry_index)
     .limit(1)
+)
+_SNAPSHOTS: Final = (
+    select(
+        snapshots.c.entry_index,
+        snapshots.c.next_offset,
+        snapshots.c.next_position,
+        snapshots.c.newest_timestamp,
+    )
+    .where(
+        snapshots.c.group_id == _GROUP, snapshots.c.entry_index >= _FIRST, snapshots.c.entry_index <= _LAST
+    )
+    .order_by(snapshots.c.entry_index)
+)
+_SNAPSHOT_AT: Final = select(snapshots).where(
+    snapshots.c.group_id == _GROUP, snapshots.c.entry_index == _FIRST
 )
 _PARTS: Final = (
     select(parts.c.entry_index, parts.c.bytes)
@@ -115,10 +137,11 @@ def place_at(connection: Connection, group_id: int, index: int) -> Place | None:
     return None if row is None else Place(*row)
 
 
-def last_place(connection: Connection, group_id: int, index: int = INDEX_MAX) -> Place | None:
-    """After the last entry, or the last one up to `index`; None when there is none."""
-    row = connection.execute(_LAST_PLACE, {"group_id": group_id, "last": index}).one_or_none()
-    return None if row is None else Place(*row)
+def last_place(connection: Connection, group_id: int, start: Place, index: int = INDEX_MAX) -> Place:
+    """After the last entry, or the last one up to `index`; `start` when there is none."""
+    numbers = {"group_id": group_id, "first": start.index + 1, "last": index}
+    row = connection.execute(_LAST_PLACE, numbers).one_or_none()
+    return start if row is None else Place(*row)
 
 
 def term_runs(connection: Connection, group_id: int, start: Place, end: Place) -> list[tuple[int, int]]:
@@ -148,9 +171,16 @@ def first_gap(connection: Connection, group_id: int, start: Place) -> int | None
         counted = connection.execute(_COUNT, {"group_id": group_id, "first": low + 1, "last": high})
         return counted.scalar_one() == high - low
 
-    low, high = start.index, (last_place(connection, group_id) or start).index
-    if is_whole(low, high):
-        return None
+    low, last = start.index, last_place(connection, group_id, start).index
+    while low < last:
+        high = min(low + _COUNTED_MAX, last)
+        if not is_whole(low, high):
+            return _first_missing(is_whole, low, high)
+        low = high
+    return None
+
+
+def _first_missing(is_whole: Callable[[int, int], bool], low: int, high: int) -> int:
     while high - low > 1:  # invariant: none is missing in (start, low], some in (low, high]
         middle = (low + high) // 2
         if is_whole(low, middle):
@@ -169,7 +199,7 @@ def first_beyond_offset(connection: Connection, group_id: int, offset: int, star
 def last_within(connection: Connection, group_id: int, first: int, last: int, bytes_max: int) -> int | None:
     """How far one gets from entry `first` on with `bytes_max` bytes, but not beyond `last`.
 
-    `first` itself in any case; None when there is no such entry.
+    `first` itself in any case; None when there is no such entry in the log.
     """
     row = connection.execute(_BYTES_AT, {"group_id": group_id, "first": first}).one_or_none()
     if row is None:
@@ -216,3 +246,16 @@ def parts_between(
         _PARTS, {"group_id": group_id, "owner": int(owner), "first": first, "last": last}
     )
     return {index: b"".join([part for _, part in run]) for index, run in groupby(rows, lambda row: row[0])}
+
+
+def snapshots_between(connection: Connection, group_id: int, first: int, last: int) -> Sequence[AnyRow]:
+    """What there is from `first` to `last`, oldest first, sound or not; without the bytes."""
+    return connection.execute(_SNAPSHOTS, {"group_id": group_id, "first": first, "last": last}).all()
+
+
+def snapshot_at(connection: Connection, group_id: int, index: int) -> Snapshot | None:
+    """The one at `index`; raises DamagedLog when it is not what was saved."""
+    row = connection.execute(_SNAPSHOT_AT, {"group_id": group_id, "first": index}).one_or_none()
+    if row is None:
+        return None
+    return snapshot_of(row, parts_between(connection, group_id, Owner.SNAPSHOT, index, index).get(index))

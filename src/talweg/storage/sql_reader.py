@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection
 
 from talweg.errors import CorruptBatch, DamagedLog, GroupNotFound, OffsetOutOfRange, StorageError
-from talweg.raft import Configuration
+from talweg.raft import Configuration, Snapshot
 from talweg.records import Header, Kind
 from talweg.storage.contract import Damage
 from talweg.storage.frames import entry_of
@@ -28,6 +28,8 @@ from talweg.storage.sql_queries import (
     offset_for_timestamp,
     parts_between,
     place_at,
+    snapshot_at,
+    snapshots_between,
     start_of,
 )
 from talweg.storage.sql_rows import AnyRow, Place, checked_frame
@@ -51,16 +53,21 @@ class SqlReader:
     """The tables' rows of one group, as a log."""
 
     def __init__(self, database: Database, group: str, group_id: int) -> None:
-        """Look whether the log is whole; its frames are checked when somebody reads them."""
+        """Look whether the log is whole, and its start known; frames, and later snapshots, are checked when
+        somebody reads them."""
         self.group = group
         self.group_id = group_id
         self.lock = threading.RLock()  # held by whoever changes the log
         self.damage: Damage | None = None  # changed under the lock
         self.is_closed = False
+        # Snapshots that are not what was saved. The log from its start on says the same; only the one at
+        # the start stands for what is nowhere else, and that it is not sound is damage.
+        self.unsound_snapshots: set[int] = set()  # by their indexes
         self._database = database
         # Where the offset after the last frame of some read is likely to be found: entries by offsets.
         self._hints: dict[int, int] = {}
         with contextlib.suppress(DamagedLog):  # noted; the part before it can be used
+            self.look(self._check_start)
             self.look(self._check_for_gaps)
 
     def look(self, read: Callable[[Connection], Result]) -> Result:
@@ -87,19 +94,25 @@ class SqlReader:
             raise GroupNotFound(f"the log of {self.group!r} has been deleted")
         return row
 
-    def place(self, connection: Connection, index: int) -> Place:
+    def start(self, connection: Connection) -> Place:
+        """Where the log begins."""
+        return start_of(self.row(connection))
+
+    def place(self, connection: Connection, start: Place, index: int) -> Place:
         """After the entry at `index`, or at the log's start."""
-        place = place_at(connection, self.group_id, index) or start_of(self.row(connection))
-        assert place.index == index, "the index of an entry in the log"
+        if index == start.index:
+            return start
+        place = place_at(connection, self.group_id, index)
+        assert place is not None and index > start.index, "the index of an entry in the log"
         return place
 
-    def end(self, connection: Connection, last: int = INDEX_MAX) -> Place:
-        """After the last entry up to `last`, damaged or not."""
-        return last_place(connection, self.group_id, last) or start_of(self.row(connection))
+    def end(self, connection: Connection, start: Place) -> Place:
+        """After the last entry, damaged or not."""
+        return last_place(connection, self.group_id, start)
 
-    def sound_end(self, connection: Connection, last: int = INDEX_MAX) -> Place:
+    def sound_end(self, connection: Connection, start: Place, last: int = INDEX_MAX) -> Place:
         """After the last entry up to `last` that comes before any damage."""
-        return self.end(connection, self._last_sound(last))
+        return last_place(connection, self.group_id, start, self._last_sound(last))
 
     def _last_sound(self, last: int) -> int:
         return last if self.damage is None else min(last, self.damage.index - 1)
@@ -110,10 +123,46 @@ class SqlReader:
         if damage is not None and damage.index <= first <= last:
             raise DamagedLog(f"entry {damage.index}: {damage.detail}")
 
+    def _check_start(self, connection: Connection) -> None:
+        start = self.start(connection)
+        if start.index > 0:
+            self.snapshot(connection, start, start.index)
+
     def _check_for_gaps(self, connection: Connection) -> None:
-        missing = first_gap(connection, self.group_id, start_of(self.row(connection)))
+        missing = first_gap(connection, self.group_id, self.start(connection))
         if missing is not None:
             raise _Unsound(missing, "the row is missing")
+
+    # Snapshots
+
+    def snapshot(self, connection: Connection, start: Place, index: int) -> Snapshot | None:
+        """The one at `index`; None when it is not there, or not what was saved."""
+        try:
+            snapshot = snapshot_at(connection, self.group_id, index)
+        except DamagedLog as error:
+            if index == start.index:
+                raise _Unsound(index, str(error)) from error
+            self.unsound_snapshots.add(index)
+            return None
+        if snapshot is None and 0 < index == start.index:
+            raise _Unsound(index, "the snapshot is missing")
+        return snapshot
+
+    def newest_snapshot(self, connection: Connection) -> Snapshot | None:
+        """The newest one that is sound and stands for nothing that is damaged."""
+        start = self.start(connection)
+        for row in reversed(self.sound_snapshots(connection, start, self.sound_end(connection, start))):
+            if (snapshot := self.snapshot(connection, start, row.entry_index)) is not None:
+                return snapshot
+        return None
+
+    def sound_snapshots(self, connection: Connection, start: Place, end: Place) -> list[AnyRow]:
+        """The rows of those from the log's start to `end` of which nothing bad is known, oldest first."""
+        damage = self.damage
+        if damage is not None and damage.index <= start.index:
+            return []
+        rows = snapshots_between(connection, self.group_id, start.index, end.index)
+        return [row for row in rows if row.entry_index not in self.unsound_snapshots]
 
     # Frames
 
@@ -138,10 +187,10 @@ class SqlReader:
         return frames
 
     def _explain_absence(self, connection: Connection, index: int, last: int) -> None:
-        start = start_of(self.row(connection))
+        start = self.start(connection)
         if index <= start.index:
             raise OffsetOutOfRange(f"entry {index} is gone, the log begins after {start.index}")
-        if self.end(connection, last).index > index:
+        if last_place(connection, self.group_id, start, last).index > index:
             raise _Unsound(index, "the row is missing")
 
     def record_frames(self, connection: Connection, offset: int, last: int, bytes_max: int) -> Frames:
@@ -155,26 +204,27 @@ class SqlReader:
         if not found or not found[0][0].first_offset <= offset < found[0][0].next_offset:
             first = self._index_of(connection, offset, last)
             found = self._records(connection, first, last, bytes_max)
+            if not found:  # so far: who asks again need not go through what was there already
+                self._remember(offset, first)
         if found:
-            if len(self._hints) >= _HINTS_MAX:
-                self._hints.clear()
-            self._hints[found[-1][0].next_offset] = found[-1][0].index + 1
+            self._remember(found[-1][0].next_offset, found[-1][0].index + 1)
         return found
 
+    def _remember(self, offset: int, index: int) -> None:
+        if len(self._hints) >= _HINTS_MAX:
+            self._hints.clear()
+        self._hints[offset] = index
+
     def _records(self, connection: Connection, first: int, last: int, bytes_max: int) -> Frames:
-        while frames := self.frames(connection, first, last, bytes_max):
-            records = [pair for pair in frames if pair[0].kind is Kind.RECORDS]
-            if records:
-                return records
-            first = frames[-1][0].index + 1
-        return []
+        frames = self.frames(connection, first, last, bytes_max)
+        return [pair for pair in frames if pair[0].kind is Kind.RECORDS]
 
     def _index_of(self, connection: Connection, offset: int, last: int) -> int:
         """The entry that holds `offset`; the one after the last if there is none."""
-        start = start_of(self.row(connection))
+        start = self.start(connection)
         if offset < start.next_offset:
             raise OffsetOutOfRange(f"offset {offset} is gone, the log begins at {start.next_offset}")
-        end = self.sound_end(connection, last)
+        end = self.sound_end(connection, start, last)
         if offset >= end.next_offset:
             return end.index + 1
         return first_beyond_offset(connection, self.group_id, offset, start, end)
@@ -183,8 +233,8 @@ class SqlReader:
 
     def offset_at(self, connection: Connection, timestamp: int, last: int) -> int:
         """The first offset whose batch reaches `timestamp`, or the one after `last`."""
-        start = start_of(self.row(connection))
-        end = self.sound_end(connection, last)
+        start = self.start(connection)
+        end = self.sound_end(connection, start, last)
         found = offset_for_timestamp(connection, self.group_id, timestamp, start, end)
         if found is None:
             self.refuse_damaged(end.index + 1, last)
@@ -194,7 +244,8 @@ class SqlReader:
     def configurations(self, connection: Connection, start: Place) -> list[tuple[int, Configuration]]:
         """The configuration entries of the sound part of the log, by index."""
         found: list[tuple[int, Configuration]] = []
-        for index in configuration_indexes(connection, self.group_id, start, self.sound_end(connection)):
+        end = self.sound_end(connection, start)
+        for index in configuration_indexes(connection, self.group_id, start, end):
             bodies = parts_between(connection, self.group_id, Owner.ENTRY, index, index)
             try:
                 body = entry_of(*checked_frame(index, bodies.get(index))).payload

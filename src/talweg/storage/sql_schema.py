@@ -4,6 +4,7 @@
     talweg_entries    one row for each entry: what is searched for, but not its bytes
     talweg_snapshots  one row for each snapshot kept, without its bytes
     talweg_parts      the bytes: frames of entries, and states of snapshots
+    talweg_deleted    one row for each log that was deleted but still has rows in the three before
 
 The hard state stands in the group's row and not in a table of its own: every write has to touch that
 row anyway, to make sure that nobody else writes this log, and so one statement does both.
@@ -151,6 +152,14 @@ parts: Final = Table(
     Column("entry_index", BigInteger, primary_key=True, autoincrement=False),
     Column("part", Integer, primary_key=True, autoincrement=False),  # from 0; nearly always the only one
     Column("bytes", _Blob, nullable=False),  # at most PART_BYTES
+    mysql_engine="InnoDB",
+    mariadb_engine="InnoDB",
+)
+
+deleted: Final = Table(
+    "talweg_deleted",
+    metadata,
+    Column("group_id", Integer, primary_key=True, autoincrement=False),
     mysql_engine="InnoDB",
     mariadb_engine="InnoDB",
 )

@@ -5,16 +5,24 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select, update
+from sqlalchemy import Connection, insert, update
 
-from talweg.errors import DamagedLog, StorageError
+from talweg.errors import DamagedLog, GroupNotFound, StorageError
 from talweg.raft import Entry, HardState, Snapshot
 from talweg.storage.contract import LogStore, LogSummary, SnapshotMark, Write
 from talweg.storage.frames import entry_of
 from talweg.storage.sql_database import Database
-from talweg.storage.sql_queries import INDEX_MAX, parts_between, start_of, term_runs
+from talweg.storage.sql_deleting import (
+    Sweeper,
+    delete_entries,
+    delete_snapshots,
+    delete_some_entries,
+    has_head_to_sweep,
+    sweep_head,
+)
+from talweg.storage.sql_queries import INDEX_MAX, start_of, term_runs
 from talweg.storage.sql_reader import SqlReader
-from talweg.storage.sql_rows import AnyRow, Place, row_of_snapshot, rows_of, rows_of_parts, snapshot_of
+from talweg.storage.sql_rows import AnyRow, Place, row_of_snapshot, rows_of, rows_of_parts
 from talweg.storage.sql_schema import Owner, entries, groups, parts, snapshots
 
 
@@ -22,28 +30,33 @@ class _Known(msgspec.Struct, frozen=True):
     """What a store may believe of its log without asking."""
 
     writes: int  # as the group's row has it
+    start: Place
     end: Place
 
 
 class _Change:
-    """A transaction under way, and where the log ends by it."""
+    """A transaction under way, and where the log begins and ends by it."""
 
-    def __init__(self, connection: Connection, end: Place, *, is_retry: bool) -> None:
+    def __init__(self, connection: Connection, start: Place, end: Place) -> None:
         self.connection = connection
+        self.start = start
         self.end = end
-        self.is_retry = is_retry  # the last one failed: it may be this very one, and carried out after all
 
 
 class SqlStore(LogStore):
     """Opened by `SqlStores`. Reads go to the database, from any thread; changes one at a time."""
 
-    def __init__(self, database: Database, group: str, group_id: int, opening: int) -> None:
+    def __init__(self, database: Database, sweeper: Sweeper, group: str, group_id: int, opening: int) -> None:
         self._database = database
+        self._sweeper = sweeper
         self._group_id = group_id
         self._opening = opening
+        self._is_taken = False  # somebody else has opened the log since
         self._reader = SqlReader(database, group, group_id)
         self._known: _Known | None = None  # None: ask before the next change
-        self._has_failed = False  # the last change; its outcome may be unknown
+        self._write_failed = False  # the last one: it may be carried out after all
+        if self._reader.look(self._has_head_to_sweep):
+            sweeper.sweep_later(group_id, self._sweep_some)
 
     # What is there
 
@@ -56,7 +69,8 @@ class SqlStore(LogStore):
 
     def _summary(self, connection: Connection) -> LogSummary:
         group = self._reader.row(connection)
-        start, end = start_of(group), self._reader.sound_end(connection)
+        start = start_of(group)
+        end = self._reader.sound_end(connection, start)
         return LogSummary(
             hard_state=_hard_state(group),
             start_index=start.index,
@@ -71,37 +85,30 @@ class SqlStore(LogStore):
         )
 
     def snapshots(self) -> list[SnapshotMark]:
-        """Those kept, oldest first; none that stands for what is damaged."""
+        """Those kept, oldest first; none that stands for what is damaged, or is known not to be sound."""
         return self._reader.look(self._marks)
 
     def _marks(self, connection: Connection) -> list[SnapshotMark]:
-        end = self._reader.sound_end(connection)
-        columns = snapshots.c
-        rows = connection.execute(
-            select(columns.entry_index, columns.next_offset, columns.next_position, columns.newest_timestamp)
-            .where(self._mine(snapshots), columns.entry_index <= end.index)
-            .order_by(columns.entry_index)
-        )
+        start = self._reader.start(connection)
+        end = self._reader.sound_end(connection, start)
         return [
             SnapshotMark(index, next_offset, end.next_position - next_position, newest_timestamp)
-            for index, next_offset, next_position, newest_timestamp in rows
+            for index, next_offset, next_position, newest_timestamp in self._reader.sound_snapshots(
+                connection, start, end
+            )
         ]
 
     def snapshot(self, index: int | None = None) -> Snapshot | None:
-        """The one at `index`, or the newest one. Raises DamagedLog when it is not what was saved."""
+        """The one at `index`, or the newest that is sound; see the contract."""
+        if index is None:
+            return self._reader.look(self._reader.newest_snapshot)
         return self._reader.look(lambda connection: self._snapshot(connection, index))
 
-    def _snapshot(self, connection: Connection, index: int | None) -> Snapshot | None:
-        query = select(snapshots).where(self._mine(snapshots))
-        if index is not None:
-            query = query.where(snapshots.c.entry_index == index)
-        end = self._reader.sound_end(connection)
-        query = query.where(snapshots.c.entry_index <= end.index)
-        row = connection.execute(query.order_by(snapshots.c.entry_index.desc()).limit(1)).one_or_none()
-        if row is None:
+    def _snapshot(self, connection: Connection, index: int) -> Snapshot | None:
+        start = self._reader.start(connection)
+        if not start.index <= index <= self._reader.sound_end(connection, start).index:
             return None
-        at = row.entry_index
-        return snapshot_of(row, parts_between(connection, self._group_id, Owner.SNAPSHOT, at, at).get(at))
+        return self._reader.snapshot(connection, start, index)
 
     # Reading
 
@@ -136,51 +143,91 @@ class SqlStore(LogStore):
             if write.snapshot is None and (write.entries or write.truncate_from is not None):
                 # Nothing is built on a log with a hole in it.
                 self._reader.refuse_damaged(INDEX_MAX, INDEX_MAX)
+            is_retry, self._write_failed = self._write_failed, True
             with self._changing(_hard_state_columns(write.hard_state)) as change:
-                if write.snapshot is not None:
-                    self._install(change, write.snapshot, write.next_offset)
-                if write.truncate_from is not None:
-                    self._truncate(change, write.truncate_from)
-                if write.entries:
-                    if change.is_retry and write.entries[0].index <= change.end.index:
-                        self._truncate(change, write.entries[0].index)
-                    self._append(change, write.entries)
+                self._carry_out(write, change, is_retry=is_retry)
+            self._write_failed = False
             if write.snapshot is not None:
                 self._reader.damage = None
+                self._reader.unsound_snapshots.clear()
+        if write.snapshot is not None:
+            self._sweeper.sweep(self._group_id, self._sweep_some)
+
+    def _carry_out(self, write: Write, change: _Change, *, is_retry: bool) -> None:
+        if write.snapshot is not None:
+            self._install(change, write.snapshot, write.next_offset)
+        if write.truncate_from is not None:
+            self._truncate(change, write.truncate_from)
+        if write.entries:
+            if is_retry and write.entries[0].index <= change.end.index:
+                self._truncate(change, write.entries[0].index)
+            self._append(change, write.entries)
 
     def sync(self) -> None:
         """Nothing to do: `write` has committed."""
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keep a snapshot; one at the same index gives way to it."""
-        with self._changing() as change:
-            place = self._reader.place(change.connection, snapshot.index)
-            self._keep_snapshot(change.connection, snapshot, place)
-
-    def drop_head(self, index: int) -> None:
-        """Forget the log up to and including `index`."""
         with self._reader.lock:
             with self._changing() as change:
-                self._begin_after(change.connection, self._reader.place(change.connection, index))
-                self._delete(change.connection, entries, entries.c.entry_index <= index)
-                self._delete_parts(change.connection, Owner.ENTRY, parts.c.entry_index <= index)
-                self._delete(change.connection, snapshots, snapshots.c.entry_index < index)
-                self._delete_parts(change.connection, Owner.SNAPSHOT, parts.c.entry_index < index)
-            damage = self._reader.damage
-            if damage is not None and damage.index <= index:
+                place = self._reader.place(change.connection, change.start, snapshot.index)
+                self._keep_snapshot(change.connection, snapshot, place)
+            self._reader.unsound_snapshots.discard(snapshot.index)
+
+    def drop_head(self, index: int) -> None:
+        """Forget the log up to and including `index`. Nobody sees it any more when this returns; most of its
+        rows, or all, are deleted by then."""
+        with self._reader.lock:
+            has_moved, damage = self._move_start(index), self._reader.damage
+            if has_moved and damage is not None and damage.index <= index:
                 self._reader.damage = None  # what was damaged is no longer part of the log
+        self._sweeper.sweep(self._group_id, self._sweep_some)
+
+    def _move_start(self, index: int) -> bool:
+        with self._changing() as change:
+            if index <= change.start.index:
+                return False  # gone already
+            if self._reader.snapshot(change.connection, change.start, index) is None:
+                return False  # it would be all that is left of the head
+            change.start = self._reader.place(change.connection, change.start, index)
+            self._begin_after(change.connection, change.start)
+            return True
+
+    def _has_head_to_sweep(self, connection: Connection) -> bool:
+        return has_head_to_sweep(connection, self._group_id, self._reader.start(connection).index)
+
+    def _sweep_some(self) -> bool:
+        with self._reader.lock:
+            if self._reader.is_closed or self._is_taken:
+                return False  # whoever opens the log finds it
+            with contextlib.suppress(GroupNotFound), self._changing() as change:
+                return sweep_head(change.connection, self._group_id, change.start.index)
+            return False
 
     def cut_damage(self) -> None:
-        """Give up everything from the damage on."""
+        """Give up everything from the damage on: all there is, when it is the snapshot at the log's start."""
         with self._reader.lock:
             damage = self._reader.damage
             if damage is None:
                 return
-            with self._changing() as change:
-                self._truncate(change, damage.index)
-                self._delete(change.connection, snapshots, snapshots.c.entry_index >= damage.index)
-                self._delete_parts(change.connection, Owner.SNAPSHOT, parts.c.entry_index >= damage.index)
+            # From the end on, so that whatever stops us leaves a log without a gap, and the damage in it.
+            while self._cut_some(damage.index):
+                pass
             self._reader.damage = None
+
+    def _cut_some(self, index: int) -> bool:
+        with self._changing() as change:
+            is_all = index <= change.start.index
+            first = 0 if is_all else index
+            if delete_some_entries(change.connection, self._group_id, first, newest_first=True):
+                change.end = self._reader.end(change.connection, change.start)
+                return True
+            delete_snapshots(change.connection, self._group_id, first)
+            if is_all:
+                change.start = Place(0, 0, 0, 0, 0, 0, 0)
+                self._begin_after(change.connection, change.start)
+            change.end = self._reader.end(change.connection, change.start)
+            return False
 
     @property
     def is_closed(self) -> bool:
@@ -199,25 +246,30 @@ class SqlStore(LogStore):
                 raise StorageError(f"the log of {self._reader.group!r} is closed")
             # Not to be trusted until the commit has succeeded.
             known, self._known = self._known, None
-            is_retry, self._has_failed = self._has_failed, True
             with self._database.writing() as connection:
                 if known is None:
-                    writes = self._reader.row(connection).writes
-                    known = _Known(writes, self._reader.end(connection))
+                    row = self._reader.row(connection)
+                    start = start_of(row)
+                    known = _Known(row.writes, start, self._reader.end(connection, start))
                 self._pass_the_fence(connection, known.writes, columns or {})
-                change = _Change(connection, known.end, is_retry=is_retry)
+                change = _Change(connection, known.start, known.end)
                 yield change
-            self._known, self._has_failed = _Known(known.writes + 1, change.end), False
+            self._known = _Known(known.writes + 1, change.start, change.end)
 
     def _pass_the_fence(self, connection: Connection, writes: int, columns: dict[str, Any]) -> None:
         passed = connection.execute(
             update(groups)
-            .where(self._mine(groups), groups.c.opening == self._opening, groups.c.writes == writes)
+            .where(
+                groups.c.group_id == self._group_id,
+                groups.c.opening == self._opening,
+                groups.c.writes == writes,
+            )
             .values(writes=writes + 1, **columns)
         )
         if passed.rowcount == 1:
             return
         if self._reader.row(connection).opening != self._opening:
+            self._is_taken = True
             raise StorageError(
                 f"somebody else has opened the log of {self._reader.group!r} in the same database"
             )
@@ -233,16 +285,15 @@ class SqlStore(LogStore):
         """Remove the entries from `first_index` on."""
         if first_index > change.end.index:
             return
-        self._delete(change.connection, entries, entries.c.entry_index >= first_index)
-        self._delete_parts(change.connection, Owner.ENTRY, parts.c.entry_index >= first_index)
-        change.end = self._reader.end(change.connection)
+        delete_entries(change.connection, self._group_id, first_index)
+        change.end = self._reader.end(change.connection, change.start)
         assert change.end.index == first_index - 1, "what is dropped or missing cannot be truncated"
 
     def _install(self, change: _Change, snapshot: Snapshot, next_offset: int) -> None:
-        """The whole log gives way to a snapshot."""
-        for table in (entries, snapshots, parts):
-            self._delete(change.connection, table)
-        change.end = Place(
+        """The whole log gives way to a snapshot. What lies below that is out of sight, and swept later."""
+        delete_entries(change.connection, self._group_id, snapshot.index + 1)
+        delete_snapshots(change.connection, self._group_id, snapshot.index)
+        change.start = change.end = Place(
             snapshot.index,
             snapshot.term,
             snapshot.index,  # the first entry of this term that this log knows of
@@ -257,7 +308,7 @@ class SqlStore(LogStore):
     def _begin_after(self, connection: Connection, place: Place) -> None:
         connection.execute(
             update(groups)
-            .where(self._mine(groups))
+            .where(groups.c.group_id == self._group_id)
             .values(
                 start_index=place.index,
                 start_term=place.term,
@@ -271,21 +322,11 @@ class SqlStore(LogStore):
 
     def _keep_snapshot(self, connection: Connection, snapshot: Snapshot, place: Place) -> None:
         index = snapshot.index
-        self._delete(connection, snapshots, snapshots.c.entry_index == index)
-        self._delete_parts(connection, Owner.SNAPSHOT, parts.c.entry_index == index)
+        delete_snapshots(connection, self._group_id, index, index)
         connection.execute(insert(snapshots), row_of_snapshot(self._group_id, snapshot, place))
         connection.execute(
             insert(parts), rows_of_parts(self._group_id, Owner.SNAPSHOT, index, snapshot.state)
         )
-
-    def _mine(self, table: Table) -> ColumnElement[bool]:
-        return table.c.group_id == self._group_id
-
-    def _delete(self, connection: Connection, table: Table, *conditions: ColumnElement[bool]) -> None:
-        connection.execute(delete(table).where(self._mine(table), *conditions))
-
-    def _delete_parts(self, connection: Connection, owner: Owner, condition: ColumnElement[bool]) -> None:
-        self._delete(connection, parts, parts.c.owner == int(owner), condition)
 
 
 def _hard_state(group: AnyRow) -> HardState | None:
