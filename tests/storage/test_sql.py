@@ -366,6 +366,7 @@ def test_sqlite_is_set_up_to_keep_what_it_acknowledges(tmp_path: Path) -> None:
     with opened(f"sqlite:///{tmp_path / 'log.sqlite'}") as stores, stores._database.writing() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2  # FULL
+        assert connection.exec_driver_sql("PRAGMA secure_delete").scalar_one() == 2  # FAST
 
 
 def test_a_name_that_does_not_fit_is_refused(stores: SqlStores) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from talweg.errors import (
 from talweg.raft import Entry, HardState, Snapshot
 from talweg.storage.contract import Write
 from talweg.storage.sql import SqlStores
+from talweg.storage.sql_space import RESERVE_BYTES, free_bytes_around
 
 DatabaseServer = PostgresServer | MariadbServer
 
@@ -241,6 +243,39 @@ def test_a_full_sqlite_refuses_writes_and_goes_on_when_there_is_space(tmp_path: 
         set_page_limit(stores, 1_000_000)
         write(store, batches(4, 6, body=bytes(100_000)))
         assert store.summary().last_index == 6
+
+
+def test_the_last_of_sqlites_disk_is_kept_for_deleting(tmp_path: Path) -> None:
+    free_bytes = [1 << 40]
+    with opened(f"sqlite:///{tmp_path / 'log.sqlite'}", free_bytes=lambda: free_bytes[0]) as stores:
+        store = stores.open("group", 1)
+        write(store, batches(1, 50, body=bytes(100_000)), hard_state=HardState(1))
+        store.save_snapshot(Snapshot(40, 1, MEMBERS, b"state"))
+        free_bytes[0] = RESERVE_BYTES - 1
+        with pytest.raises(StorageFull):
+            write(store, batches(51, 51))
+        with pytest.raises(StorageFull):
+            store.save_snapshot(Snapshot(45, 1, MEMBERS, b"state"))
+        with pytest.raises(StorageFull):
+            store.write(Write(snapshot=Snapshot(90, 1, MEMBERS, b"state"), next_offset=90))
+        store.write(Write(hard_state=HardState(2)))
+        assert store.summary().hard_state == HardState(2)
+        assert store.summary().last_index == 50
+        store.drop_head(40)
+        assert store.summary().start_index == 40
+        write(store, batches(51, 53))  # where the head was: the file does not grow
+        assert read_all(store) == batches(41, 50, body=bytes(100_000)) + batches(51, 53)
+        with pytest.raises(StorageFull):
+            write(store, batches(54, 90, body=bytes(200_000)))
+        free_bytes[0] = 0
+        with pytest.raises(StorageFull):
+            write(store, batches(54, 54))
+        stores.delete("group")
+
+
+def test_the_room_on_a_disk_is_that_of_the_disk(tmp_path: Path) -> None:
+    assert 0 < free_bytes_around(str(tmp_path / "log.sqlite"))() <= shutil.disk_usage(tmp_path).total
+    assert free_bytes_around(str(tmp_path / "missing" / "log.sqlite"))() == sys.maxsize
 
 
 def set_page_limit(stores: SqlStores, pages: int) -> None:

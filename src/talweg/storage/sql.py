@@ -13,6 +13,7 @@ comes through after all is noticed.
 """
 
 import threading
+from collections.abc import Callable
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -46,9 +47,14 @@ _NEW_GROUP: Final = {
 class SqlStores(LogStores):
     """The logs of one broker, in a database of its own: two in one would take each other's logs away."""
 
-    def __init__(self, url: str, *, waits: Waits = WAITS) -> None:
-        """Connect, and create the tables if they are missing. Raises InvalidSetting or StorageError."""
-        self._database = Database(url, waits)
+    def __init__(
+        self, url: str, *, waits: Waits = WAITS, free_bytes: Callable[[], int] | None = None
+    ) -> None:
+        """Connect, and create the tables if they are missing. Raises InvalidSetting or StorageError.
+
+        With SQLite, `free_bytes` says how much of its disk is free; the disk itself does by default.
+        """
+        self._database = Database(url, waits, free_bytes)
         self._sweeper = Sweeper(self._database)
         # Never held while the database is asked: it may be slow to answer for one group, and others go on.
         self._lock = threading.Lock()

@@ -5,7 +5,7 @@ All that is peculiar to SQLite, PostgreSQL or MariaDB / MySQL is here; `talweg.s
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +14,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 
 from talweg.errors import InvalidSetting, StorageError, StorageFull
 from talweg.storage.sql_schema import PACKET_BYTES_MIN, metadata
+from talweg.storage.sql_space import free_bytes_around, leaves_too_little
 
 CONNECTIONS_MAX: Final = 8  # of each of the two pools
 _KEPT_CONNECTIONS: Final = 4
@@ -57,10 +58,12 @@ class Database:
     locks only rows and not the gaps between them: groups do not stand in each other's way.
     """
 
-    def __init__(self, url: str, waits: Waits = WAITS) -> None:
+    def __init__(self, url: str, waits: Waits = WAITS, free_bytes: Callable[[], int] | None = None) -> None:
+        """With SQLite, `free_bytes` says how much of its disk is free; the disk itself does by default."""
         self._url = _url_with_driver(url)
         self._waits = waits
         self._is_sqlite = self._url.get_backend_name() == "sqlite"
+        self._free_bytes = free_bytes or free_bytes_around(self._url.database or "")
         self._reads = self._engine("REPEATABLE READ", connections_max=CONNECTIONS_MAX)
         # SQLite has one writer at a time anyway: let them queue for the connection, not for the lock.
         self._writes = self._engine(
@@ -96,6 +99,21 @@ class Database:
         """
         with _errors_translated(), self._writes.begin() as connection:
             yield connection
+
+    def refuse_if_full(self, connection: Connection, added_bytes: int) -> None:
+        """Raises StorageFull when so much more would leave too little of the disk to delete anything.
+
+        Of SQLite's disk; a server's disk is its own affair.
+        """
+        if not self._is_sqlite:
+            return
+        free_bytes = self._free_bytes()
+        if not leaves_too_little(free_bytes, added_bytes):
+            return
+        pages = connection.exec_driver_sql("PRAGMA freelist_count").scalar_one()
+        reusable_bytes = pages * connection.exec_driver_sql("PRAGMA page_size").scalar_one()
+        if leaves_too_little(free_bytes, added_bytes, reusable_bytes):
+            raise StorageFull(f"{free_bytes} bytes of the disk are free: they are kept for deleting")
 
     def close(self) -> None:
         """Let go of all connections."""
@@ -248,7 +266,8 @@ def _prepare_sqlite(engine: Engine, *, begin: str) -> None:
 
     A write-ahead log, because then readers and the writer do not wait for each other, and a commit
     costs one sync instead of two or more. synchronous=FULL, because in this mode NORMAL syncs only at
-    checkpoints: a power failure would take back commits that were acknowledged.
+    checkpoints: a power failure would take back commits that were acknowledged. secure_delete=FAST,
+    because some builds overwrite all that is deleted, and deleting then needs as much room as adding did.
     """
 
     @event.listens_for(engine, "connect")
@@ -256,6 +275,7 @@ def _prepare_sqlite(engine: Engine, *, begin: str) -> None:
         connection.isolation_level = None  # the driver's own BEGIN comes too late for reads
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA secure_delete=FAST")
 
     @event.listens_for(engine, "begin")
     def start(connection: Connection) -> None:

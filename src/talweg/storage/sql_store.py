@@ -154,6 +154,8 @@ class SqlStore(LogStore):
             self._sweeper.sweep(self._group_id, self._sweep_some)
 
     def _carry_out(self, write: Write, change: _Change, *, is_retry: bool) -> None:
+        if added_bytes := _added_bytes(write):
+            self._database.refuse_if_full(change.connection, added_bytes)
         if write.snapshot is not None:
             self._install(change, write.snapshot, write.next_offset)
         if write.truncate_from is not None:
@@ -170,6 +172,7 @@ class SqlStore(LogStore):
         """Keep a snapshot; one at the same index gives way to it."""
         with self._reader.lock:
             with self._changing() as change:
+                self._database.refuse_if_full(change.connection, len(snapshot.state))
                 place = self._reader.place(change.connection, change.start, snapshot.index)
                 self._keep_snapshot(change.connection, snapshot, place)
             self._reader.unsound_snapshots.discard(snapshot.index)
@@ -337,3 +340,8 @@ def _hard_state_columns(hard_state: HardState | None) -> dict[str, Any]:
     if hard_state is None:
         return {}
     return {"term": hard_state.term, "vote": hard_state.vote, "recovering": hard_state.recovering}
+
+
+def _added_bytes(write: Write) -> int:
+    state_bytes = len(write.snapshot.state) if write.snapshot is not None else 0
+    return state_bytes + sum([len(entry.payload) for entry in write.entries])
