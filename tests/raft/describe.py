@@ -138,9 +138,10 @@ def write(one: Write) -> list[str]:
 
 def job(one: Job) -> str:
     """Everything a job does, in its order; empty for one that only lets messages go."""
-    parts = [part for each in one.writes for part in write(each)]
-    if one.snapshot is not None:
-        parts.append(f"a snapshot at {one.snapshot.index}")
+    parts = []
     if one.drop_head is not None:
         parts.append(f"the end of its head up to {one.drop_head}")
+    parts += [part for each in one.writes for part in write(each)]
+    if one.snapshot is not None:
+        parts.append(f"a snapshot at {one.snapshot.index}")
     return ", ".join(parts)

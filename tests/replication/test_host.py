@@ -1,14 +1,15 @@
 """Many groups on three hosts, over real sockets and real files."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from replication.hosts import QUICK, Hosts, batch, wait_until
+from replication.hosts import QUICK, WAIT_SECONDS, Hosts, batch, wait_until
 from talweg.errors import (
     DamagedLog,
     GroupNotFound,
@@ -339,6 +340,51 @@ def test_a_full_disk_refuses_writes_and_recovers_without_a_restart(tmp_path: Pat
             assert values_on(leader)[-1] == b"after"
 
     run(test())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_disk_that_the_logs_have_filled_is_freed_by_retention(tmp_path: Path, count: int) -> None:
+    async def test() -> None:
+        disks = {broker: SimulatedFiles(space_bytes=100_000) for broker in range(1, count + 1)}
+        settings = msgspec.structs.replace(QUICK, snapshot_interval_bytes=10_000, disk_retry_seconds=0.05)
+
+        def stores(broker: int) -> SegmentStores:
+            return SegmentStores(disks[broker], segment_bytes=5_000)
+
+        async with Hosts(tmp_path, count=count, settings=settings, stores=stores) as hosts:
+            await hosts.open_group()
+            await hosts.wait_for_leader()
+            groups = list(hosts.groups().values())
+            waiting = await asyncio.wait_for(_fill_disks(groups), WAIT_SECONDS)
+            for group in groups:
+                await group.retain(bytes_max=20_000, before_timestamp=None)
+            await wait_until(lambda: not any(group.replica.raft.disk_failed for group in groups))
+            assert all(group.replica.raft.log.start_index > 0 for group in groups)
+            assert all(group.replica.start_offset > 0 for group in groups)
+            await append(await hosts.wait_for_leader(), b"after")
+            await asyncio.wait_for(asyncio.gather(*waiting), WAIT_SECONDS)
+
+    run(test())
+
+
+async def _fill_disks(groups: list[Group]) -> list[asyncio.Future[object]]:
+    """Append until a majority cannot write. What was appended, answered or not."""
+
+    def is_full() -> bool:
+        return sum(group.replica.raft.disk_failed for group in groups) > len(groups) // 2
+
+    waiting: list[asyncio.Future[object]] = []
+    while not is_full():
+        leader = await wait_until(lambda: next((group for group in groups if group.leads), is_full()))
+        if isinstance(leader, Group):
+            appending = asyncio.ensure_future(_outcome(leader, bytes(1_000)))
+            waiting.append(appending)
+            await wait_until(partial(_either, appending.done, is_full))
+    return waiting
+
+
+def _either(one: Callable[[], bool], other: Callable[[], bool]) -> bool:
+    return one() or other()
 
 
 async def _outcome(group: Group, value: bytes) -> object:

@@ -81,6 +81,22 @@ def test_the_head_can_be_dropped_on_a_full_disk() -> None:
     assert open_log(files).summary().start_index == 5
 
 
+def test_the_head_can_be_dropped_before_what_a_failed_write_left_is_put_right() -> None:
+    files, store = prepared(SCENARIOS[0])
+    last_index = store.summary().last_index
+    files.space_bytes = 100
+    files.fail_next("truncate", error=errno.ENOSPC)
+    make = LogMaker(last_index, 9, store.summary().next_offset)
+    with pytest.raises(StorageFull):
+        store.write(Write(entries=make.batches(5)))
+    files.fail_next("truncate", error=errno.ENOSPC)  # to put it right fails as well, until there is space
+    store.drop_head(5)
+    assert store.summary().start_index == 5
+    files.crash(Random(1))
+    found = open_log(files).summary()
+    assert (found.start_index, found.last_index, found.damage) == (5, last_index, None)
+
+
 def test_a_group_can_be_deleted_on_a_full_disk() -> None:
     files, store = prepared(SCENARIOS[0])
     store.close()

@@ -20,7 +20,8 @@ class Job(msgspec.Struct):
     snapshot: Snapshot | None = None
     drop_head: int | None = None
     is_follower: bool = False
-    start_offset: int = 0  # with `drop_head`, once that is done: the first message kept
+    start_index: int = 0  # once the head was dropped: the entry before the first one kept
+    start_offset: int = 0  # and the first message kept
 
     @property
     def is_small(self) -> bool:
@@ -36,6 +37,12 @@ class Job(msgspec.Struct):
 
     def write(self) -> None:
         """Everything but the sync. What succeeded is not done again."""
+        if self.drop_head is not None:
+            # First: where the disk is full, this is what makes room for the rest. What is dropped was durable
+            # before its snapshot was, so it need not wait for a sync.
+            self.store.drop_head(self.drop_head)
+            summary = self.store.summary()  # here, as it may take long, and may fail
+            self.start_index, self.start_offset = summary.start_index, summary.start_offset
         while self.writes:
             self.store.write(self.writes[0])
             self.writes.popleft()
@@ -48,6 +55,3 @@ class Job(msgspec.Struct):
             self.store.uncache()
         if self.snapshot is not None:
             self.store.save_snapshot(self.snapshot)
-        if self.drop_head is not None:
-            self.store.drop_head(self.drop_head)
-            self.start_offset = self.store.summary().start_offset  # here, as it may take long, and may fail

@@ -150,7 +150,7 @@ class Replica:
 
     def drop_head(self, index: int) -> bool:
         """Queue the cut at a snapshot's index; False if that is not possible (any more)."""
-        if not self.raft.log.start_index < index <= self.raft.stable_index:
+        if not self.raft.log.start_index < index <= min(self.raft.stable_index, self.raft.applied_index):
             return False
         if index >= self.needed_index:
             return False
@@ -219,15 +219,23 @@ class Replica:
             self.raft.disk_state(failed=False)
         self.raft.persisted(job.number)
         self.outbox.extend(job.messages_after)
-        if job.drop_head is not None and job.drop_head > self.raft.log.start_index:
-            self.raft.drop_head(job.drop_head)
-            self.start_offset = job.start_offset
+        self._head_dropped(job)
 
     def job_failed(self, job: Job, error: TalwegError) -> None:
         """The disk is full or failing. Nothing was promised; the same job may be run again."""
         assert job is self._job
         self.raft.disk_state(failed=True)
         self._proposals.fail_all(error)
+        self._head_dropped(job)
+        if self._drop_wanted is not None:
+            # There is no other job until this one is done, and on a full disk it cannot be done without.
+            job.drop_head, self._drop_wanted = self._drop_wanted, None
+
+    def _head_dropped(self, job: Job) -> None:
+        # Perhaps less of it than was wanted; and perhaps another log has taken its place meanwhile.
+        if job.start_index > self.raft.log.start_index:
+            self.raft.drop_head(job.start_index)
+            self.start_offset = job.start_offset
 
     def take_fetches(self) -> list[FetchEntries | FetchSnapshot]:
         """Reads for slow followers, for `fetch` (outside the event loop) and `fetched`."""

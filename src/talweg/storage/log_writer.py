@@ -149,11 +149,12 @@ class LogWriter:
 
     # Appending
 
-    def refresh(self) -> None:
-        """Put right what an earlier failure left behind. Comes before every change."""
+    def refresh(self, *, mends: bool = True) -> None:
+        """Look again, and put right what an earlier failure left behind. Comes before every change."""
         if self.is_stale:
             self._load()
-        self._mend()
+        if mends:
+            self._mend()
 
     def append(self, entries: list[Entry], hard_state: HardState | None) -> None:
         """Add entries at the end, and write the hard state. Durable after `sync`."""
@@ -379,7 +380,7 @@ class LogWriter:
 
     def drop_head(self, kept: Kept) -> None:
         """Forget everything up to and including a snapshot's entry. Durable. Raises UnsoundEntry."""
-        self._sync(self._tail)
+        # Without a sync of the log, which may have to write: up to a snapshot it was durable before that was.
         view = self.view
         place = self._reader.survey(view, kept.index).place
         number, position = place

@@ -198,7 +198,8 @@ class SegmentStore(LogStore):
     def drop_head(self, index: int) -> None:
         """Forget the log up to and including `index`, where a snapshot is kept. Older snapshots go too."""
         doing = f"dropping the head of {self._log.directory}"
-        self._change(doing, lambda: self._drop_head(index))
+        # As things are: to put right what a failed write left may take space, and this may be what makes it.
+        self._change(doing, lambda: self._drop_head(index), mends=False)
 
     def _drop_head(self, index: int) -> None:
         if index <= self._log.view.start_index:
@@ -242,11 +243,11 @@ class SegmentStore(LogStore):
         # Without the lock: who is told has one of its own, and may hold it while it waits for ours.
         self._on_close()
 
-    def _change(self, doing: str, change: Callable[[], Result]) -> Result:
+    def _change(self, doing: str, change: Callable[[], Result], *, mends: bool = True) -> Result:
         with self._writer:
             assert not self._closed, "the store is closed"
             try:
-                self._log.refresh()
+                self._log.refresh(mends=mends)
                 return change()
             except OSError as error:
                 raise storage_error(error, doing) from error

@@ -302,7 +302,7 @@ class Broker:
         except PowerCut:
             self.power_cut()
             return
-        self._cluster.invariants.synced(self, self.unsynced, job.drop_head)
+        self._cluster.invariants.synced(self, self.unsynced, job.start_index or None)
         if job.snapshot is not None:
             self._cluster.counts["snapshots"] += 1
         self.unsynced = []
