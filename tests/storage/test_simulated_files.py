@@ -118,7 +118,24 @@ def test_of_what_was_not_synced_some_prefix_survives() -> None:
         assert files.content("file") == b"abcdefg"
         files.crash(Random(seed))
         found.add(files.content("file"))
-    assert found == {b"abcdefg"[:size] for size in range(2, 8)}
+    prefixes = {b"abcdefg"[:size] for size in range(2, 8)}
+    assert found == prefixes | {b"ab" + bytes(5)}, "or the length, but no sector that was not durable"
+
+
+def test_the_length_of_a_file_may_survive_without_its_last_sectors() -> None:
+    found = set()
+    for seed in range(400):
+        files = SimulatedFiles()
+        durable_file(files, "file", b"a" * 700)
+        file = files.open("file")
+        file.write_at(b"b" * 1_300, 700)
+        file.write_at(b"c" * 500, 2_000)
+        files.crash(Random(seed))
+        content = files.content("file")
+        if content.endswith(b"\0"):
+            found.add((len(content.rstrip(b"\0")), len(content)))
+    ends = {700, 1_024, 1_536}
+    assert found == {(end, 2_500) for end in ends | {2_048}}
 
 
 def test_a_cut_that_was_not_synced_may_be_undone() -> None:
@@ -131,7 +148,7 @@ def test_a_cut_that_was_not_synced_may_be_undone() -> None:
         file.write_at(b"X", 1)
         files.crash(Random(seed))
         found.add(files.content("file"))
-    assert found == {b"abcd", b"a", b"aX"}
+    assert found == {b"abcd", b"a", b"aX", b"a\0"}
 
 
 def test_names_that_were_not_synced_may_survive_or_not() -> None:
@@ -171,7 +188,7 @@ def test_a_durable_name_may_point_at_bytes_that_are_not() -> None:
         files.sync_directory("")
         files.crash(Random(seed))
         found.add(files.content("file"))
-    assert found == {b"", b"a", b"ab"}
+    assert found == {b"", b"a", b"ab", b"\0\0"}
 
 
 def test_a_directory_that_was_not_synced_takes_all_it_holds_with_it() -> None:

@@ -8,7 +8,7 @@ from storage.conftest import GROUP, segment_stores
 from storage.logs import EVERYTHING, LogMaker, contents, frame_bytes, snapshot_at, write
 from talweg.errors import DamagedLog
 from talweg.raft import Configuration, Entry, HardState, Snapshot
-from talweg.storage import LogSummary, Write
+from talweg.storage import LogSummary, SegmentStores, Write
 from talweg.storage.segment_store import SegmentStore
 from talweg.testing.disk import SimulatedFiles
 
@@ -74,6 +74,38 @@ def test_zeros_after_the_last_frame_are_a_torn_tail(zeros: int) -> None:
     assert contents(store) == entries
     assert store.summary().damage is None
     assert store.torn_bytes == zeros
+
+
+def test_zeros_from_a_sector_on_are_a_torn_tail() -> None:
+    files, make = SimulatedFiles(), LogMaker()
+    store = SegmentStores(files).open(GROUP, 1)
+    entries = [*make.batches(5), make.records(b"x" * 3_000), make.records(b"y" * 1_000)]
+    write(store, *entries[:5])
+    write(store, *entries[5:])
+    (path,) = log_files(files)
+    whole = files.content(path)
+    ends = [frame_bytes(*entries[: count + 1]) for count in range(len(entries))]
+    for boundary in range(-(-ends[4] // 512) * 512, len(whole), 512):
+        files.put(path, whole[:boundary] + bytes(len(whole) - boundary))
+        files.restart()
+        store = SegmentStores(files).open(GROUP, 1)
+        assert store.summary().damage is None
+        survivors = sum(end <= boundary for end in ends)
+        assert contents(store) == entries[:survivors]
+        assert len(files.content(path)) == ends[survivors - 1]
+
+
+def test_zeros_that_do_not_begin_with_a_sector_are_damage() -> None:
+    files, make = SimulatedFiles(), LogMaker()
+    store = SegmentStores(files).open(GROUP, 1)
+    entries = [make.records(b"x" * 3_000), make.records(b"y" * 1_000)]
+    write(store, *entries)
+    (path,) = log_files(files)
+    whole = files.content(path)
+    end = len(whole) - len(whole) % 512 + 1  # one byte of the last sector is there, and so all of it was
+    files.put(path, whole[:end] + bytes(len(whole) - end))
+    files.restart()
+    assert is_damaged_at(SegmentStores(files).open(GROUP, 1).summary(), 2)
 
 
 def test_a_cut_is_durable_before_anything_is_written_there() -> None:

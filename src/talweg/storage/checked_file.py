@@ -20,7 +20,6 @@ FORMAT_VERSION = 1  # of everything that segment files keep, frames apart
 _HEAD = struct.Struct("<4sHHII")
 HEAD_BYTES = _HEAD.size
 _COVERED = struct.Struct("<HHI")
-_READ_BYTES = 1 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -59,12 +58,21 @@ def write_all(file: File, data: bytes | memoryview, position: int) -> None:
         taken += more
 
 
-def read_all(file: File) -> bytes:
-    """The whole of a small file."""
-    size = file.size()
-    data = file.read_at(size, 0)
-    while len(data) < size:
-        more = file.read_at(min(size - len(data), _READ_BYTES), len(data))
+def read_some(file: File, size: int, position: int) -> bytes:
+    """`File.read_at`. What cannot be read is tried once more: not every failure is a bad sector."""
+    try:
+        return file.read_at(size, position)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+    return file.read_at(size, position)
+
+
+def read_fully(file: File, size: int, position: int) -> bytes:
+    """All of these bytes; fewer only at the end of the file. Raises OSError."""
+    data = read_some(file, size, position)
+    while 0 < len(data) < size:
+        more = read_some(file, size - len(data), position + len(data))
         if not more:
             break
         data += more
@@ -72,12 +80,12 @@ def read_all(file: File) -> bytes:
 
 
 def read_file(files: Files, path: str) -> bytes:
-    """The whole of a small file by its name; empty when it is missing."""
+    """The whole of a small file by its name; empty when it is missing. Raises OSError."""
     if not files.exists(path):
         return b""
     file = files.open(path)
     try:
-        return read_all(file)
+        return read_fully(file, file.size(), 0)
     finally:
         file.close()
 
@@ -124,6 +132,11 @@ def remove_quietly(files: Files, path: str) -> None:
         files.remove(path)
     except OSError:
         return
+
+
+def is_unreadable(error: OSError) -> bool:
+    """Whether the disk has the bytes no more: a bad sector, or a checksum of the file system's own."""
+    return error.errno == errno.EIO
 
 
 def storage_error(error: OSError, doing: str) -> StorageError | StorageFull:

@@ -1,9 +1,15 @@
 """Opening a log: what is there, what was torn by a crash and is cut, what is damaged and is not.
 
 A torn tail is what an interrupted append leaves at the end of the last segment: fewer bytes than a
-header has, fewer than the header promises, or nothing but zeros. Nothing of it was ever acknowledged,
-so it is cut. Anything else that is not sound was sound once: that is damage. It is reported and left
-alone until the replica is known to be recovering.
+header has, or fewer than the header promises. After a power cut the file may have its new length all the
+same, with zeros where sectors never reached the disk: those count as absent. Nothing of a torn tail was
+ever acknowledged, so it is cut. Anything else that is not sound was sound once: that is damage. It is
+reported and left alone until the replica is known to be recovering.
+
+The price: when the very last frame was acknowledged, and later rots, and the sectors at its end are zeros
+(because they rotted, or because the message ends so), then it looks torn, and is cut in silence. The other
+choice is worse. A power cut that takes all of a group's brokers would leave each with such a tail, every
+replica would wait for the others to recover from, and the group would never have a leader again.
 
 Sealed segments are not read: their `.index` says what they hold. Bodies are checked when somebody reads
 them. The last segment is checked to its last byte.
@@ -16,7 +22,7 @@ import msgspec
 
 from talweg.errors import CorruptBatch, StorageError
 from talweg.records import HEADER_BYTES, Header, Kind, read_header
-from talweg.storage.checked_file import remove_quietly
+from talweg.storage.checked_file import is_unreadable, read_fully, remove_quietly
 from talweg.storage.contents import Contents, Digest, contents_of, read_digest, read_points
 from talweg.storage.contract import Damage
 from talweg.storage.files import File, Files
@@ -30,6 +36,8 @@ from talweg.storage.sparse_index import SparseIndex
 
 STAGED_SUFFIX = ".staged"
 TEMPORARY_SUFFIX = ".temporary"
+
+_SECTOR_BYTES = 512  # no disk writes less: what never reached it begins at a multiple of this
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -186,7 +194,14 @@ def _read_last(file: File, start: Start, interval_bytes: int) -> tuple[Contents,
 
 
 def _is_torn(file: File, position: int, size: int) -> bool:
-    tail = file.read_at(size - position, position)
+    try:
+        tail = read_fully(file, size - position, position)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        return False  # there was something once
+    written_end = position + len(tail.rstrip(b"\0"))
+    tail = tail[: -(-written_end // _SECTOR_BYTES) * _SECTOR_BYTES - position]
     if len(tail) < HEADER_BYTES or not tail.strip(b"\0"):
         return True
     try:
@@ -226,7 +241,7 @@ def _read_digest(files: Files, path: str) -> Digest | None:
     file = files.open(path)
     try:
         return read_digest(file, path)
-    except StorageError:
+    except (StorageError, OSError):
         return None  # not sound, or of a later format: it is only a help, and can be made again
     finally:
         file.close()
@@ -238,7 +253,7 @@ def _read_index(files: Files, path: str) -> tuple[Digest, SparseIndex] | None:
     file = files.open(path)
     try:
         return read_points(file, path)
-    except StorageError:
+    except (StorageError, OSError):
         return None
     finally:
         file.close()

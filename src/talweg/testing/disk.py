@@ -2,9 +2,10 @@
 
 It keeps apart what is written and what is durable: bytes are durable after `File.sync`, names after
 `sync_directory`. `crash` takes away, at random, what is not: of each file some prefix of what was done
-to it survives, cut at any byte; of names made, renamed or removed, some survive. As on Linux, a sync that
-fails loses what it should have made durable, the next one does not bring it back, and everybody else who
-has the file open is told of it once, by a sync of his own.
+to it survives, cut at any byte, or at a sector with zeros up to the length that it had; of names made,
+renamed or removed, some survive. As on Linux, a sync that fails loses what it should have made durable,
+the next one does not bring it back, and everybody else who has the file open is told of it once, by a sync
+of his own.
 
     files = SimulatedFiles()
     stores = SegmentStores(files)
@@ -13,6 +14,7 @@ has the file open is told of it once, by a sync of his own.
     files.write_bytes_max = 7           # every write is a short one
     files.fail_next("sync")             # an I/O error
     files.flip("group/meta", 20)        # bit rot
+    files.spoil("group/state", 20)      # a page that cannot be read
     files.cut_power_after(12)           # PowerCut at the 13th change from now on
     files.crash(Random(seed))           # and then everything is opened again
 """
@@ -20,108 +22,12 @@ has the file open is told of it once, by a sync of his own.
 import errno
 import os
 from random import Random
-from typing import NamedTuple
+
+from talweg.testing.disk_nodes import Change, Directory, Inode, Node
 
 
 class PowerCut(BaseException):
     """The machine is off. Not an Exception: no handler for errors runs on a machine that is off."""
-
-
-class _Change(NamedTuple):
-    """Done to a file and not synced yet: bytes written at a position, or (None) a new size."""
-
-    position: int
-    data: bytes | None
-
-
-class _Inode:
-    """A file's bytes, whatever its name."""
-
-    __slots__ = ("changes", "durable", "failures", "written")
-
-    def __init__(self) -> None:
-        self.written = bytearray()  # what whoever reads it sees
-        self.durable = bytearray()
-        self.changes: list[_Change] = []  # from durable to written, in order
-        self.failures = 0  # syncs of it that failed
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return len(self.written)
-
-    def crash(self, random: Random) -> None:
-        """Some of what was not synced survives: the first changes, and of the next one the first bytes."""
-        if self.changes:
-            survivors = random.randint(0, len(self.changes))
-            for change in self.changes[:survivors]:
-                _apply(self.durable, change)
-            if survivors < len(self.changes):
-                position, data = self.changes[survivors]
-                if data:
-                    _apply(self.durable, _Change(position, data[: random.randrange(len(data))]))
-            self.changes.clear()
-        self.written = bytearray(self.durable)
-
-
-class _Directory:
-    """Names and what they stand for."""
-
-    __slots__ = ("changes", "durable", "entries")
-
-    def __init__(self) -> None:
-        self.entries: dict[str, _Node] = {}
-        self.durable: dict[str, _Node] = {}
-        self.changes: list[dict[str, _Node | None]] = []  # each is all or nothing; None: the name goes
-
-    @property
-    def size(self) -> int:
-        """Of all the files in it."""
-        return sum(node.size for node in self.entries.values())
-
-    def change(self, change: "dict[str, _Node | None]") -> None:
-        """Make, move or remove names."""
-        _apply_names(self.entries, change)
-        self.changes.append(change)
-
-    def sync(self) -> None:
-        """The names are durable."""
-        self.durable = dict(self.entries)
-        self.changes.clear()
-
-    def crash(self, random: Random) -> None:
-        """Of the changes that were not synced some survive, in whatever order the disk had them."""
-        for change in self.changes:
-            if random.random() < 0.5:
-                _apply_names(self.durable, change)
-        self.changes.clear()
-        self.entries = dict(self.durable)
-        for node in self.entries.values():
-            node.crash(random)
-
-
-_Node = _Inode | _Directory
-
-
-def _apply(content: bytearray, change: _Change) -> None:
-    position, data = change
-    if data is None:
-        if position < len(content):
-            del content[position:]
-        else:
-            content.extend(bytes(position - len(content)))
-        return
-    if position > len(content):
-        content.extend(bytes(position - len(content)))
-    content[position : position + len(data)] = data
-
-
-def _apply_names(entries: dict[str, _Node], change: dict[str, _Node | None]) -> None:
-    for name, node in change.items():
-        if node is None:
-            entries.pop(name, None)
-        else:
-            entries[name] = node
 
 
 class SimulatedFile:
@@ -129,7 +35,7 @@ class SimulatedFile:
 
     __slots__ = ("_boot", "_files", "_inode", "_told")
 
-    def __init__(self, files: "SimulatedFiles", inode: _Inode) -> None:
+    def __init__(self, files: "SimulatedFiles", inode: Inode) -> None:
         self._files = files
         self._inode = inode
         self._boot: int | None = files.boot
@@ -138,43 +44,40 @@ class SimulatedFile:
     def write_at(self, data: bytes | memoryview, position: int) -> int:
         """Write some or all of it; returns how much was taken."""
         self._check()
-        files, written = self._files, self._inode.written
+        files, inode = self._files, self._inode
         files.acting("write")
         if files.write_bytes_max is not None and len(data) > files.write_bytes_max:
             data = data[: files.write_bytes_max]
-        growth = position + len(data) - len(written)
-        if growth > 0:
-            if files.space_bytes is not None and growth > files.space_bytes:
-                data = data[: len(data) - growth + max(files.space_bytes, 0)]
-                if len(data) == 0:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                growth = position + len(data) - len(written)
-            files.take_space(growth)
-        change = _Change(position, bytes(data))
-        _apply(written, change)
-        self._inode.changes.append(change)
+        growth = max(position + len(data) - inode.size, 0)
+        if files.space_bytes is not None and growth > max(files.space_bytes, 0):
+            data = data[: len(data) - growth + max(files.space_bytes, 0)]
+            if len(data) == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            growth = max(position + len(data) - inode.size, 0)
+        inode.overwrite(position, position + len(data))
+        files.take_space(growth)
+        inode.change(Change(position, bytes(data)))
         return len(data)
 
     def read_at(self, size: int, position: int) -> bytes:
         """Up to `size` bytes; fewer at the end of the file."""
         self._check()
-        data = bytes(self._inode.written[position : position + size])
-        self._files.reading(len(data))
+        self._files.reading()
+        data = self._inode.read(size, position)
+        self._files.read_bytes += len(data)
         return data
 
     def size(self) -> int:
         """In bytes."""
         self._check()
-        return len(self._inode.written)
+        return self._inode.size
 
     def truncate(self, size: int) -> None:
         """Cut, or extend with zeros."""
         self._check()
         self._files.acting("truncate")
-        self._files.take_space(size - len(self._inode.written))
-        change = _Change(size, None)
-        _apply(self._inode.written, change)
-        self._inode.changes.append(change)
+        self._files.take_space(size - self._inode.size)
+        self._inode.change(Change(size, None))
 
     def sync(self) -> None:
         """What was written is durable."""
@@ -188,9 +91,7 @@ class SimulatedFile:
             if self._files.failed_sync_drops:
                 inode.changes.clear()  # the pages are called clean, though they never reached the disk
             raise
-        for change in inode.changes:
-            _apply(inode.durable, change)
-        inode.changes.clear()
+        inode.sync()
         if inode.failures > self._told:
             self._told = inode.failures
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -221,7 +122,7 @@ class SimulatedFiles:
         self.open_count = 0  # descriptors
         self.failed_sync_drops = True  # what it was to make durable; else the next one may
         self.boot = 0  # grows with each crash
-        self._root = _Directory()
+        self._root = Directory()
         self._power_left: int | None = None  # changes until the power is cut
         self._failures: dict[str, list[tuple[int, int]]] = {}  # by what is done: (how many go well, errno)
 
@@ -251,7 +152,7 @@ class SimulatedFiles:
         self._power_left = None
 
     def fail_next(self, doing: str, *, error: int = errno.EIO, after: int = 0) -> None:
-        """The next write, sync, truncate, rename, remove, open or sync_directory (or the one after
+        """The next write, read, sync, truncate, rename, remove, open or sync_directory (or the one after
         `after` more) raises OSError. Called again: one more of them does."""
         assert doing in _DOINGS, f"{doing}: expected one of {', '.join(_DOINGS)}"
         self._failures.setdefault(doing, []).append((after, error))
@@ -266,15 +167,21 @@ class SimulatedFiles:
         content[position] ^= mask
         self.put(path, content)
 
+    def spoil(self, path: str, position: int) -> None:
+        """The page that holds this byte cannot be read any more, until it is written anew as a whole."""
+        self._inode(path).spoil(position)
+
+    def is_spoilt(self, path: str) -> bool:
+        """Whether there is such a page in a file."""
+        return bool(self._inode(path).spoilt)
+
     def content(self, path: str) -> bytes:
         """What a file holds, durable or not."""
         return bytes(self._inode(path).written)
 
     def put(self, path: str, content: bytes | bytearray) -> None:
         """Give a file other bytes, durably."""
-        inode = self._inode(path)
-        inode.changes.clear()
-        inode.written, inode.durable = bytearray(content), bytearray(content)
+        self._inode(path).put(content)
 
     def acting(self, doing: str) -> None:
         """Something is about to change: the place where bad days happen."""
@@ -283,6 +190,16 @@ class SimulatedFiles:
                 raise PowerCut
             self._power_left -= 1
         self.changes += 1
+        self._fail_if_told(doing)
+
+    def reading(self) -> None:
+        """Something is about to be read."""
+        if self._power_left is not None and self._power_left <= 0:
+            raise PowerCut
+        self.reads += 1
+        self._fail_if_told("read")
+
+    def _fail_if_told(self, doing: str) -> None:
         failures = self._failures.get(doing)
         if failures:
             after, error = failures[0]
@@ -291,13 +208,6 @@ class SimulatedFiles:
                 return
             failures.pop(0)
             raise OSError(error, os.strerror(error))
-
-    def reading(self, size: int) -> None:
-        """So many bytes are being read."""
-        if self._power_left is not None and self._power_left <= 0:
-            raise PowerCut
-        self.reads += 1
-        self.read_bytes += size
 
     def take_space(self, size: int) -> None:
         """Files have grown (or, below zero, become smaller) by so much."""
@@ -314,9 +224,9 @@ class SimulatedFiles:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if node is None:
             self.acting("open")
-            node = _Inode()
+            node = Inode()
             directory.change({name: node})
-        if isinstance(node, _Directory):
+        if isinstance(node, Directory):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         self.open_count += 1
         return SimulatedFile(self, node)
@@ -328,7 +238,7 @@ class SimulatedFiles:
     def list(self, directory: str) -> list[str]:
         """The names in a directory, sorted; empty when it is missing."""
         node = self._find(directory)
-        return sorted(node.entries) if isinstance(node, _Directory) else []
+        return sorted(node.entries) if isinstance(node, Directory) else []
 
     def make_directory(self, directory: str) -> None:
         """With its parents; there already is fine."""
@@ -337,15 +247,15 @@ class SimulatedFiles:
             found = node.entries.get(name)
             if found is None:
                 self.acting("open")
-                found = _Directory()
+                found = Directory()
                 node.change({name: found})
-            if isinstance(found, _Inode):
+            if isinstance(found, Inode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
             node = found
 
     def remove(self, path: str) -> None:
         """Remove a file; missing is fine."""
-        if isinstance(self._find(path), _Inode):
+        if isinstance(self._find(path), Inode):
             self.acting("remove")
             directory, name = self._parent(path)
             self._unlinked(directory.entries[name])
@@ -354,9 +264,9 @@ class SimulatedFiles:
     def remove_directory(self, directory: str) -> None:
         """With all it holds; missing is fine."""
         node = self._find(directory)
-        if isinstance(node, _Directory):
+        if isinstance(node, Directory):
             for name, inner in list(node.entries.items()):
-                if isinstance(inner, _Directory):
+                if isinstance(inner, Directory):
                     self.remove_directory(f"{directory}/{name}")
                 else:
                     self.remove(f"{directory}/{name}")
@@ -380,36 +290,36 @@ class SimulatedFiles:
         """Names made, renamed or removed in it are durable."""
         self.acting("sync_directory")
         node = self._find(directory)
-        if not isinstance(node, _Directory):
+        if not isinstance(node, Directory):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory)
         node.sync()
 
     def unlock(self) -> None:
         """Nobody else can see it anyway."""
 
-    def _find(self, path: str) -> _Node | None:
-        node: _Node | None = self._root
+    def _find(self, path: str) -> Node | None:
+        node: Node | None = self._root
         for name in path.split("/") if path else ():
-            if not isinstance(node, _Directory):
+            if not isinstance(node, Directory):
                 return None
             node = node.entries.get(name)
         return node
 
-    def _parent(self, path: str) -> tuple[_Directory, str]:
+    def _parent(self, path: str) -> tuple[Directory, str]:
         directory, _, name = path.rpartition("/")
         node = self._find(directory)
-        if not isinstance(node, _Directory):
+        if not isinstance(node, Directory):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return node, name
 
-    def _inode(self, path: str) -> _Inode:
+    def _inode(self, path: str) -> Inode:
         node = self._find(path)
-        assert isinstance(node, _Inode), f"there is no file {path}"
+        assert isinstance(node, Inode), f"there is no file {path}"
         return node
 
-    def _unlinked(self, node: _Node) -> None:
-        if isinstance(node, _Inode):
+    def _unlinked(self, node: Node) -> None:
+        if isinstance(node, Inode):
             self.take_space(-len(node.written))
 
 
-_DOINGS = ("write", "sync", "truncate", "rename", "remove", "open", "sync_directory")
+_DOINGS = ("write", "read", "sync", "truncate", "rename", "remove", "open", "sync_directory")
