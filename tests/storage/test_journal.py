@@ -492,6 +492,36 @@ def test_what_a_settling_that_failed_may_have_dropped_is_not_answered_for() -> N
     bare.append("a/1", 1, b"b")
 
 
+def test_what_is_forgotten_while_a_checkpoint_fails_is_written_again_first() -> None:
+    bare = Bare()
+    bare.append("a/1", 0, b"a" * 100)
+    bare.append("b/1", 0, b"b" * 100)
+    original = bare.files.open
+
+    class Closing(SimulatedFile):
+        """Has failed to be synced. Before the journal hears of it, somebody else is about to cut the file."""
+
+        __slots__ = ()
+
+        def close(self) -> None:
+            super().close()
+            bare.files.open = original  # type: ignore[method-assign]
+            bare.journal.forget("a")
+
+    def open_closing(path: str, *, create: bool = True) -> SimulatedFile:
+        original(path, create=create).close()
+        return Closing(bare.files, bare.files._inode(path))
+
+    bare.files.open = open_closing  # type: ignore[method-assign]
+    bare.files.fail_next("sync")
+    with pytest.raises(OSError, match="error"):
+        bare.journal.checkpoint()
+    bare.files.crash(Random(1))
+    bare.begin()
+    assert bare.files.content("a/1") == b"a" * 100
+    assert bare.files.content("b/1") == b"b" * 100
+
+
 def test_a_checkpoint_syncs_what_its_turn_speaks_of_and_nothing_else() -> None:
     bare = Bare()
     for turn in range(6):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-from talweg.storage.checked_file import sync_file, write_all
+from talweg.storage.checked_file import is_unreadable, read_fully, sync_file, write_all
 from talweg.storage.files import File, Files
 from talweg.storage.journal_format import (
     EMPTY,
@@ -64,6 +64,7 @@ class Journal:
         self._lock = Lock()
         self._current, self._other = (_Turn(name) for name in JOURNAL_NAMES)
         self._syncing: list[str] = []  # segments, or directories of them, see `sync_of_segments`
+        self._settling: list[str] = []  # segments that a checkpoint is syncing
         self._doubts = 0  # how many syncs of segments have failed
         self._in_doubt = False  # what segments were given may not have reached the disk
         self._is_suspect = False  # the files may hold what we do not know of: emptied before they are used
@@ -79,7 +80,7 @@ class Journal:
         self._rewrite(found.writes)
         if found.is_damaged:
             lost()
-        if any(found.generations.values()):
+        if found.is_damaged or any(found.generations.values()):
             self._invalidate()
 
     # Appending
@@ -108,6 +109,10 @@ class Journal:
         durable by itself, or no longer wanted. Raises OSError."""
         prefix = f"{directory}/"
         with self._lock:
+            if any(path.startswith(prefix) for path in self._settling):
+                # How that goes is not known yet. If it has failed, and the kernel has told only whoever
+                # asked, then what was appended is nowhere but here.
+                self._doubt()
             if self._in_doubt or self._is_suspect:
                 self._empty()
             turns = (self._current, self._other)
@@ -125,6 +130,7 @@ class Journal:
         # salt: what earlier lives left in the files must not be taken for ours.
         if 2 * HEAD_BYTES + body_bytes > self._bytes_max:
             raise JournalFull
+        self._open(self._current)  # whoever finds one of the two may then miss the other
         self._salt = self._new_salt()
         self._write(self._other, 1, b"", begins=True)
 
@@ -190,12 +196,8 @@ class Journal:
             if turn.is_settled:
                 return
             paths = sorted(turn.paths)
-        try:
+        with self._doubting(self._settling, paths):
             _sync_files(self._files, paths)
-        except OSError:
-            with self._lock:
-                self._doubt()
-            raise
         with self._lock:
             # Not if the sync of one of them failed meanwhile, or may yet turn out to have failed: it took
             # what ours should have written. Nor if the file was emptied and filled again.
@@ -208,8 +210,13 @@ class Journal:
         """Around the sync of a segment that the journal answers for, or of those in a directory. If it fails,
         the kernel may have dropped what was to be written, and call it durable the next time. A checkpoint
         is due then that writes all of it again."""
+        with self._doubting(self._syncing, [path]):
+            yield
+
+    @contextmanager
+    def _doubting(self, under_way: list[str], paths: list[str]) -> Iterator[None]:
         with self._lock:
-            self._syncing.append(path)
+            under_way += paths
         try:
             yield
         except OSError:
@@ -218,7 +225,8 @@ class Journal:
             raise
         finally:
             with self._lock:
-                self._syncing.remove(path)
+                for path in paths:
+                    under_way.remove(path)
 
     def _doubt(self) -> None:
         self._doubts += 1
@@ -287,6 +295,11 @@ class Journal:
                 for position, data in parts:
                     write_all(file, data, position)
                 file.sync()
+            except OSError:
+                # A page that cannot be read cannot be written in part, either. Whoever opens the segment
+                # meets it, at the first byte that is missing now or before, and recovers.
+                if not _is_unreadable(file, parts):
+                    raise
             finally:
                 file.close()
 
@@ -297,7 +310,7 @@ class Journal:
             if self._files.exists(turn.name):
                 file = self._open(turn)
                 if file.size():
-                    write_all(file, EMPTY, 0)
+                    _write_empty(file)
                     file.sync()
         for turn in turns:
             turn.generation, turn.end, turn.paths, turn.is_settled = 0, 0, set(), True
@@ -306,6 +319,25 @@ class Journal:
 def _sync_files(files: Files, paths: list[str]) -> None:
     for path in paths:
         sync_file(files, path)
+
+
+def _write_empty(file: File) -> None:
+    try:
+        write_all(file, EMPTY, 0)
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        file.truncate(0)  # the page cannot be read, and so not be written in part
+        write_all(file, EMPTY, 0)
+
+
+def _is_unreadable(file: File, parts: list[tuple[int, bytes]]) -> bool:
+    try:
+        for position, data in parts:
+            read_fully(file, len(data), position)
+    except OSError as error:
+        return is_unreadable(error)
+    return False
 
 
 def _random_salt() -> int:

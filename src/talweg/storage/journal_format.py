@@ -9,7 +9,9 @@ them is what an earlier generation left. A batch is written when the one before 
 very last one may be torn. That a batch which was durable cannot be read any more shows in two ways: another
 one of its generation lies behind it, or its generation ends before `before end`, which the next one notes.
 `needed` is the oldest generation that a crash would need. A file that is emptied has zeros for its first
-head, the older one before the newer one.
+head, the older one before the newer one. Both files are there before the first batch is, so one that is
+missing was lost. And what the disk cannot read is missed where a batch could lie, behind the last that can
+be read; not in what an earlier generation left.
 
 The salt is a number that nobody can guess, drawn anew with each start of a broker: no message can look like
 a batch that belongs there. The checksum covers everything but itself and the magic.
@@ -22,7 +24,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from talweg.errors import NewerFormat
-from talweg.storage.checked_file import FORMAT_VERSION, read_file
+from talweg.storage.checked_file import FORMAT_VERSION, is_unreadable, read_fully
 from talweg.storage.files import Files
 
 # No group can have these names: they hold a character that is not allowed in one.
@@ -35,6 +37,7 @@ _HEAD = struct.Struct("<4sQQIHHIQI")
 _COVERED = struct.Struct("<QQHHIQI")  # of the head
 _RECORD = struct.Struct("<BHQI")
 _WRITE, _FORGET = 0, 1
+_PAGE_BYTES = 4096  # read at once: one that cannot be read leaves the others
 
 HEAD_BYTES = _HEAD.size
 EMPTY = bytes(HEAD_BYTES)  # how a file begins that was emptied
@@ -66,14 +69,31 @@ class Found(NamedTuple):
     is_damaged: bool  # a batch that was durable cannot be read
 
 
+class _Content(NamedTuple):
+    """The bytes of a file."""
+
+    data: bytes  # with zeros for what the disk cannot read
+    unreadable: Sequence[int] = ()  # where the pages of those begin
+    is_missing: bool = False
+
+    def is_readable(self, first: int, end: int) -> bool:
+        """Whether all of these bytes are what the disk has."""
+        return not any(page < end and first < page + _PAGE_BYTES for page in self.unreadable)
+
+
 class _File(NamedTuple):
     """One of the two files, as far as it can be read."""
 
     name: str
-    data: bytes
+    content: _Content
     head: Head | None  # of the last batch
     bodies: list[bytes]
     end: int  # of the last batch
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes."""
+        return self.content.data
 
     @property
     def is_emptied(self) -> bool:
@@ -84,6 +104,18 @@ class _File(NamedTuple):
     def generation(self) -> int:
         """0: there is no batch."""
         return 0 if self.head is None else self.head.generation
+
+    @property
+    def may_hide_a_batch(self) -> bool:
+        """Whether one may follow that the disk cannot read."""
+        begin = self.end + HEAD_BYTES
+        if not self.content.is_readable(self.end, begin):
+            return True
+        begins = _MAGIC if self.head is None else _TURN.pack(_MAGIC, self.head.salt, self.head.generation)
+        if not self.data.startswith(begins, self.end) or begin > len(self.data):
+            return False
+        body_bytes = _HEAD.unpack_from(self.data, self.end)[6]
+        return not self.content.is_readable(begin, begin + body_bytes)
 
 
 # Writing
@@ -122,7 +154,7 @@ def read_journal(files: Files) -> Found:
     older, newer = sorted((_read(files, name) for name in JOURNAL_NAMES), key=_generation)
     generations = {each.name: each.generation for each in (older, newer)}
     if newer.head is None:
-        return Found(generations, {}, is_damaged=False)
+        return Found(generations, {}, is_damaged=older.may_hide_a_batch or newer.may_hide_a_batch)
     needs_older = newer.head.needed < newer.generation and not older.is_emptied
     writes: dict[str, list[tuple[int, bytes]]] = {}
     for body in (*(older.bodies if needs_older else ()), *newer.bodies):
@@ -134,7 +166,9 @@ def read_journal(files: Files) -> Found:
     is_damaged = (
         (needs_older and (older.generation, older.end) != (newer.generation - 1, newer.head.before_end))
         or _goes_on(newer, newer.head)
-        or (older.head is None and _goes_on(older, newer.head))
+        or newer.may_hide_a_batch
+        or older.content.is_missing
+        or (older.head is None and (_goes_on(older, newer.head) or older.may_hide_a_batch))
     )
     return Found(generations, writes, is_damaged)
 
@@ -143,16 +177,38 @@ def _generation(file: _File) -> int:
     return file.generation
 
 
+def _content(files: Files, name: str) -> _Content:
+    if not files.exists(name):
+        return _Content(b"", is_missing=True)
+    pages: list[bytes] = []
+    unreadable: list[int] = []
+    file = files.open(name)
+    try:
+        size = file.size()
+        for position in range(0, size, _PAGE_BYTES):
+            page_bytes = min(_PAGE_BYTES, size - position)
+            try:
+                pages.append(read_fully(file, page_bytes, position))
+            except OSError as error:
+                if not is_unreadable(error):
+                    raise
+                pages.append(bytes(page_bytes))
+                unreadable.append(position)
+    finally:
+        file.close()
+    return _Content(b"".join(pages), unreadable)
+
+
 def _read(files: Files, name: str) -> _File:
-    data = read_file(files, name)
-    head, bodies, end = None, list[bytes](), 0
+    content = _content(files, name)
+    data, head, bodies, end = content.data, None, list[bytes](), 0
     while (found := _sound_batch(data, end, name)) is not None:
         if head is not None and (found[0].salt, found[0].generation) != (head.salt, head.generation):
             break  # what an earlier turn left
         head, body = found
         bodies.append(body)
         end += HEAD_BYTES + len(body)
-    return _File(name, data, head, bodies, end)
+    return _File(name, content, head, bodies, end)
 
 
 def _goes_on(file: _File, newest: Head) -> bool:

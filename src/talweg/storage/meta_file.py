@@ -91,7 +91,7 @@ def _read(files: Files, directory: str) -> Slot | None:
         return None
     file = files.open(path)
     try:
-        slot = read_newest(file, _MAGIC, path)
+        slot, _ = read_newest(file, _MAGIC, path)  # either will do: both are written with every change
     finally:
         file.close()
     if slot is None:

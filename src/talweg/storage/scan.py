@@ -1,13 +1,14 @@
 """Going through the frames of a segment file, from a position where one begins.
 
-By headers alone (88 bytes here and there), or frame by frame with every checksum. What is not sound
-raises `Unsound`; whether that is a torn tail or damage is for the caller to say.
+By headers alone (88 bytes here and there), or frame by frame with every checksum. What is not sound, or
+cannot be read, raises `Unsound`; whether that is a torn tail or damage is for the caller to say.
 """
 
 from collections.abc import Iterator
 
 from talweg.errors import CorruptBatch
 from talweg.records import HEADER_BYTES, Header, check_body, read_header
+from talweg.storage.checked_file import is_unreadable, read_some
 from talweg.storage.files import File
 
 HOP_BYTES = 64 << 10  # read at once where only headers are wanted
@@ -35,7 +36,7 @@ def headers(file: File, position: int, end: int) -> Iterator[tuple[int, Header]]
     buffer, start = b"", position  # of the file, from `start` on
     while position < end:
         if position + HEADER_BYTES > start + len(buffer):
-            buffer, start = file.read_at(min(HOP_BYTES, end - position), position), position
+            buffer, start = _read(file, position, min(HOP_BYTES, end - position), HEADER_BYTES), position
         header = _header(buffer, position - start, position)
         if position + header.frame_bytes > end:
             raise Unsound(position, f"a frame of {header.frame_bytes} bytes has {end - position}")
@@ -49,7 +50,7 @@ def frames(file: File, position: int, end: int, read_bytes: int) -> Iterator[tup
     read_bytes = max(HEADER_BYTES, min(read_bytes, READ_BYTES_MAX))
     while position < end:
         if position + HEADER_BYTES > start + len(buffer):
-            buffer, start = _read(file, position, min(read_bytes, end - position)), position
+            buffer, start = _read(file, position, min(read_bytes, end - position), HEADER_BYTES), position
         header = _header(buffer, position - start, position)
         next_position = position + header.frame_bytes
         if next_position > end:
@@ -57,7 +58,8 @@ def frames(file: File, position: int, end: int, read_bytes: int) -> Iterator[tup
         if next_position > start + len(buffer):
             # Only what is missing is read again: a large frame is not paid for twice.
             buffer = buffer[position - start :]
-            buffer += _read(file, position + len(buffer), header.frame_bytes - len(buffer))
+            missing = header.frame_bytes - len(buffer)
+            buffer += _read(file, position + len(buffer), missing, missing, position)
             start = position
         try:
             check_body(header, buffer, position - start)
@@ -74,11 +76,22 @@ def _header(buffer: bytes, at: int, position: int) -> Header:
         raise Unsound(position, str(error)) from error
 
 
-def _read(file: File, position: int, size: int) -> bytes:
-    data = file.read_at(size, position)
+def _read(file: File, position: int, size: int, needed: int, frame_at: int | None = None) -> bytes:
+    # Fewer bytes before a sector that cannot be read, as long as they are as many as the frame needs: those
+    # that come first are given first. Fewer, too, where the file is shorter than it should be; the checksum
+    # will say so.
+    data = b""
     while len(data) < size:
-        more = file.read_at(size - len(data), position + len(data))
+        try:
+            more = read_some(file, size - len(data), position + len(data))
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            if len(data) < needed:
+                at = position if frame_at is None else frame_at
+                raise Unsound(at, f"the disk cannot read it: {error.strerror}") from error
+            break
         if not more:
-            break  # the file is shorter than it should be: the checksum will say so
+            break
         data += more
     return data

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from talweg.errors import NewerFormat
-from talweg.storage.checked_file import FORMAT_VERSION, write_all
+from talweg.storage.checked_file import FORMAT_VERSION, is_unreadable, read_fully, write_all
 from talweg.storage.files import File
 
 _HEAD = struct.Struct("<4sIHHQ")
@@ -34,7 +34,7 @@ class Slot(NamedTuple):
 
 def write_first(file: File, magic: bytes, value: bytes) -> None:
     """Fill a new file: both slots hold the value."""
-    slot = _encode(magic, 0, value).ljust(_SPACING_BYTES, b"\0")
+    slot = _encode(magic, 0, value)
     write_all(file, slot + slot, 0)
 
 
@@ -43,11 +43,18 @@ def write_slot(file: File, magic: bytes, slot: Slot) -> None:
     write_all(file, _encode(magic, slot.number, slot.value), slot.place * _SPACING_BYTES)
 
 
-def read_newest(file: File, magic: bytes, path: str) -> Slot | None:
-    """The sound slot with the highest number, or None. Raises NewerFormat, OSError."""
-    newest = None
+def read_newest(file: File, magic: bytes, path: str) -> tuple[Slot | None, bool]:
+    """The sound slot with the highest number; and whether the disk cannot read one of the two, which may
+    have been a newer one. Raises NewerFormat, OSError."""
+    newest, is_unsure = None, False
     for place in (0, 1):
-        data = file.read_at(_SPACING_BYTES, place * _SPACING_BYTES)
+        try:
+            data = read_fully(file, _SPACING_BYTES, place * _SPACING_BYTES)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            is_unsure = True
+            continue
         if len(data) < _HEAD.size:
             continue
         found_magic, checksum, version, value_bytes, number = _HEAD.unpack_from(data)
@@ -58,11 +65,13 @@ def read_newest(file: File, magic: bytes, path: str) -> Slot | None:
             raise NewerFormat(f"{path} has format {version}; this version knows up to {FORMAT_VERSION}")
         if newest is None or number > newest.number:
             newest = Slot(place, number, data[_HEAD.size : end])
-    return newest
+    return newest, is_unsure
 
 
 def _encode(magic: bytes, number: int, value: bytes) -> bytes:
-    assert _HEAD.size + len(value) <= _SPACING_BYTES
     slot = _HEAD.pack(magic, 0, FORMAT_VERSION, len(value), number) + value
     checksum = crc32c(memoryview(slot)[_COVERED_AT:])
-    return b"".join((magic, checksum.to_bytes(4, "little"), memoryview(slot)[_COVERED_AT:]))
+    sealed = b"".join((magic, checksum.to_bytes(4, "little"), memoryview(slot)[_COVERED_AT:]))
+    assert len(sealed) <= _SPACING_BYTES
+    # A whole page: one that the disk cannot read is a good one again once it is written as a whole.
+    return sealed.ljust(_SPACING_BYTES, b"\0")

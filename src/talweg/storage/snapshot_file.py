@@ -4,7 +4,7 @@ import msgspec
 
 from talweg.errors import DamagedLog
 from talweg.raft import Configuration, Snapshot
-from talweg.storage.checked_file import read_file, seal, unseal
+from talweg.storage.checked_file import is_unreadable, read_file, seal, unseal
 from talweg.storage.files import Files
 
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -42,12 +42,16 @@ def keep(snapshot: Snapshot, next_offset: int, last_timestamp: int) -> bytes:
 
 
 def read_snapshot(files: Files, directory: str, index: int) -> KeptSnapshot:
-    """The snapshot at `index`. Raises DamagedLog, also when it is missing."""
+    """The snapshot at `index`. Raises DamagedLog, also when it is missing; NewerFormat, OSError."""
     path = f"{directory}/{snapshot_name(index)}"
     try:
         kept = msgspec.msgpack.decode(unseal(_MAGIC, read_file(files, path), path), type=KeptSnapshot)
     except msgspec.MsgspecError as error:
         raise DamagedLog(f"{path} is not what was written: {error}") from error
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
+        raise DamagedLog(f"the disk cannot read {path}: {error.strerror}") from error
     if kept.index != index:
         raise DamagedLog(f"{path} holds the snapshot of entry {kept.index}")
     return kept

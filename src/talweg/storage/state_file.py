@@ -30,10 +30,11 @@ class StateFile:
         with handle as file:
             # A process may have died between a write and its sync: what we believe must be durable.
             file.sync()
-            slot = read_newest(file, _MAGIC, handle.path)
-        self.is_lost = slot is None  # something was written once, and cannot be read
+            slot, is_unsure = read_newest(file, _MAGIC, handle.path)
         self._durable = slot or Slot(0, 0, b"")
-        self.value = None if slot is None else _decode(slot.value, handle.path)
+        self._is_unsure = is_unsure  # the disk cannot read the other slot, and that may be the newer one
+        self.is_lost = slot is None or is_unsure  # something was written once, and cannot be read
+        self.value = None if slot is None or is_unsure else _decode(slot.value, handle.path)
 
     @property
     def is_unsynced(self) -> bool:
@@ -76,8 +77,18 @@ class StateFile:
         if self._file is None:
             self._file = self._handle.acquire()
         self._in_doubt = True
+        if self._is_unsure:
+            self._outdo(self._file, value)
         write_slot(self._file, _MAGIC, self._next_slot(value))
         self._in_doubt = False
+
+    def _outdo(self, file: File, value: HardState | None) -> None:
+        # First over the slot that can be read, durably: as long as the other one cannot, the state is lost.
+        # Were that one half written before, a crash would leave an old state that looks sound.
+        newest = Slot(self._durable.place, self._durable.number + 2, _encode(value))
+        write_slot(file, _MAGIC, newest)
+        file.sync()
+        self._durable, self._is_unsure = newest, False
 
     def _next_slot(self, value: HardState | None) -> Slot:
         # Always the same one until it is durable: the other is what a crash falls back on.
