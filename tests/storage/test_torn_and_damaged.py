@@ -453,6 +453,38 @@ def test_a_damaged_snapshot_where_the_log_starts_is_damage() -> None:
     assert contents(open_log(files)) == entries
 
 
+def test_a_snapshot_where_the_log_starts_that_rots_in_use_is_damage() -> None:
+    files, entries = written(40)
+    store = open_log(files)
+    store.save_snapshot(snapshot_at(entries[9]))
+    store.drop_head(10)
+    files.flip(f"{GROUP}/{10:020}.snapshot", 30)
+    with pytest.raises(DamagedLog):
+        store.snapshot()
+    summary = store.summary()
+    assert summary.damage is not None
+    assert (summary.damage.index, summary.start_index, summary.last_index) == (10, 10, 10)
+    assert store.snapshots() == []
+    write(store, hard_state=HardState(1, recovering=True))
+    store.cut_damage()
+    write(store, *entries)
+    assert contents(open_log(files)) == entries
+
+
+def test_the_head_is_not_dropped_where_the_snapshot_has_rotted() -> None:
+    files, entries = written(40)
+    store = open_log(files)
+    store.save_snapshot(snapshot_at(entries[9], b"older"))
+    store.save_snapshot(snapshot_at(entries[19], b"newer"))
+    files.flip(f"{GROUP}/{20:020}.snapshot", 40)
+    store.drop_head(20)
+    assert contents(store) == entries
+    assert [mark.index for mark in store.snapshots()] == [10]
+    store.drop_head(10)
+    assert contents(store) == entries[10:]
+    assert store.snapshot() == snapshot_at(entries[9], b"older")
+
+
 def test_a_damaged_snapshot_that_is_not_needed_is_passed_over() -> None:
     files, entries = written(40)
     store = open_log(files)

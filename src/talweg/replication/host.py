@@ -305,7 +305,7 @@ class ReplicaHost:
         while self._stopped.get(group.incarnation) is group:
             try:
                 replica = await self._open_replica(group.replica.store, group.founders, join=False)
-            except TalwegError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is: who gives up now never serves again
                 _log.error("group %s cannot be opened again yet: %s", group.name, error)
                 await asyncio.sleep(self.settings.disk_retry_seconds)
                 continue

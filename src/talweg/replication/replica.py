@@ -440,7 +440,8 @@ def _sound_hard_state(store: LogStore, *, join: bool) -> HardState:
     hard_state = summary.hard_state or HardState(recovering=join)
     if summary.damage is not None:
         hard_state = msgspec.structs.replace(hard_state, recovering=True)
-    if hard_state != summary.hard_state:
+    # Also when it says nothing new: of one that cannot be read, the summary gives what it should be.
+    if hard_state != summary.hard_state or summary.damage is not None:
         store.write(Write(hard_state=hard_state))
         store.sync()
     if summary.damage is not None:
@@ -449,7 +450,9 @@ def _sound_hard_state(store: LogStore, *, join: bool) -> HardState:
 
 
 def _newest_snapshot(store: LogStore, last_index: int) -> Snapshot | None:
-    for mark in reversed(store.snapshots()):  # one beyond the last index belongs to what damage took away
-        if mark.index <= last_index and (snapshot := store.snapshot(mark.index)) is not None:
-            return snapshot
+    for mark in reversed(store.snapshots()):
+        if mark.index <= last_index:  # one beyond it belongs to a part that damage took away
+            snapshot = store.snapshot(mark.index)
+            if snapshot is not None:  # else it is not sound: an older one and the log say the same
+                return snapshot
     return None

@@ -100,16 +100,29 @@ class SegmentStore(LogStore):
             ]
 
     def snapshot(self, index: int | None = None) -> Snapshot | None:
-        """The one at `index`, or the newest one."""
+        """The one at `index`, or the newest that is sound; None if there is none."""
         with self._writer:
-            indexes = [mark.index for mark in self.snapshots()]
-            if not indexes or (index is not None and index not in indexes):
-                return None
-            try:
-                wanted = indexes[-1] if index is None else index
-                return read_snapshot(self._files, self._log.directory, wanted).snapshot
-            except OSError as error:
-                raise storage_error(error, f"reading a snapshot in {self._log.directory}") from error
+            while True:
+                indexes = [mark.index for mark in self.snapshots()]
+                if not indexes or (index is not None and index not in indexes):
+                    return None
+                found = self._sound_snapshot(indexes[-1] if index is None else index)
+                if found is not None:
+                    return found
+
+    def _sound_snapshot(self, index: int) -> Snapshot | None:
+        # One that is kept. If it is not sound, it is no more; at the start that is damage.
+        log = self._log
+        try:
+            return read_snapshot(self._files, log.directory, index).snapshot
+        except DamagedLog as error:
+            log.kept = [kept for kept in log.kept if kept.index != index]
+            if index == log.view.start_index:
+                log.note_damage(Damage(index, str(error)))
+                raise
+            return None
+        except OSError as error:
+            raise storage_error(error, f"reading a snapshot in {log.directory}") from error
 
     # Reading
 
@@ -205,8 +218,9 @@ class SegmentStore(LogStore):
         if index <= self._log.view.start_index:
             return  # gone already
         kept = next((kept for kept in self._log.kept if kept.index == index), None)
-        assert kept is not None, "the head is dropped where a snapshot stands for it"
-        self._log.drop_head(kept)
+        # What is dropped cannot be had again: the snapshot that is to stand for it is looked at before.
+        if kept is not None and self._sound_snapshot(index) is not None:
+            self._log.drop_head(kept)
 
     def cut_damage(self) -> None:
         """Give up everything from the damage on, once the replica is known to be recovering."""
