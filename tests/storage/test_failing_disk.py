@@ -1,6 +1,7 @@
 """Disks that are full, write short or fail: nothing is lost, nothing half done is seen. On segment files."""
 
 import errno
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -12,7 +13,7 @@ from storage.conftest import GROUP, segment_stores
 from storage.disk_scenarios import SCENARIOS, Scenario, allowed, open_log, picture, prepared
 from storage.logs import EVERYTHING, LogMaker, contents, snapshot_at, values, write
 from talweg.errors import StorageError, StorageFull
-from talweg.raft import HardState
+from talweg.raft import Entry, HardState
 from talweg.storage import LogStore, SegmentStores, Write
 from talweg.storage.files import File, RealFiles
 from talweg.storage.meta_file import Meta, create_meta, read_meta, write_meta
@@ -428,3 +429,58 @@ def test_a_full_disk_of_real_files_is_survived_too(tmp_path: Path) -> None:
     write(store, *entries)
     stores.close()
     assert contents(SegmentStores(RealFiles(tmp_path)).open(GROUP, 1)) == before + entries
+
+
+# Failures that are none of the disk's
+
+
+class Exhausted(SimulatedFiles):
+    """Memory runs out once, in the middle of something."""
+
+    left: int | None = None  # things that still go well
+
+    def acting(self, doing: str) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                self.left = None
+                raise MemoryError
+        super().acting(doing)
+
+
+CHANGES: dict[str, Callable[[LogStore, list[Entry]], None]] = {
+    "append": lambda store, more: store.write(Write(entries=more, hard_state=HardState(3))),
+    "truncate": lambda store, more: store.write(Write(truncate_from=21, entries=more[:1])),
+    "install": lambda store, more: store.write(
+        Write(snapshot=snapshot_at(more[0]), next_offset=100, entries=[])
+    ),
+    "drop": lambda store, more: store.drop_head(10),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_that_runs_out_of_memory_at_any_step_can_be_tried_again(change: str) -> None:
+    steps = 0
+    while True:
+        files, make = Exhausted(), LogMaker()
+        store = segment_stores(files).open(GROUP, 1)
+        entries = make.batches(20)
+        write(store, *entries, hard_state=HardState(1))
+        store.save_snapshot(snapshot_at(entries[9]))
+        if change == "truncate":
+            store.write(Write(entries=make.at(20, 1, 20).batches(3)))
+        more = make.at(20, 2, 20).batches(30)
+        files.left = steps
+        with suppress(MemoryError):
+            CHANGES[change](store, more)
+            files.left = None
+            assert steps > 1
+            return
+        CHANGES[change](store, more)
+        store.sync()
+        found = contents(store)
+        assert store.summary().damage is None
+        store.close()
+        files.restart()
+        assert contents(segment_stores(files).open(GROUP, 1)) == found
+        steps += 1

@@ -166,7 +166,7 @@ class LogWriter:
                 self._write_entries(entries, made)
             if hard_state is not None:
                 self.state.write(hard_state)
-        except OSError:
+        except Exception:  # whatever it is: half a write must not be left, or nothing could follow it
             for tail in made:
                 tail.close()
                 tail.segment.log.discard()
@@ -355,7 +355,7 @@ class LogWriter:
             if remains is not None:
                 write_index(self._files, *remains)
             self._load()
-        except OSError:
+        except Exception:
             # It may have happened or not. The files know, and are asked before anything else is done.
             self._doubt()
             raise
@@ -400,7 +400,7 @@ class LogWriter:
             # The head is gone once this is durable. Its files go afterwards: were they to go first, a
             # crash in between would leave a log with a hole.
             write_meta(self._files, self.directory, meta)
-        except OSError:
+        except Exception:
             self._doubt()
             raise
         self.meta = meta

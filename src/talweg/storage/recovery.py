@@ -162,7 +162,7 @@ def write_index(files: Files, path: str, contents: Contents) -> None:
             contents.write_index(file)
         finally:
             file.close()
-    except OSError:
+    except Exception:  # noqa: BLE001 - whatever it is: the write that it follows has succeeded
         remove_quietly(files, path)
 
 
