@@ -1,5 +1,6 @@
 """How segment files are laid out, found again, bounded and removed."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -13,11 +14,12 @@ import pytest
 
 from storage.conftest import GROUP, segment_stores
 from storage.logs import EVERYTHING, LogMaker, contents, snapshot_at, write
-from talweg.errors import BadRequest, DamagedLog, InvalidSetting, NewerFormat
+from talweg.errors import BadRequest, DamagedLog, InvalidSetting, NewerFormat, StorageError
 from talweg.raft import Entry, HardState
-from talweg.storage import SegmentStores, Write
+from talweg.storage import SegmentStores, Write, head_to_drop
 from talweg.storage.files import RealFiles
 from talweg.storage.handles import FileGone, Handles
+from talweg.storage.kept_snapshots import SNAPSHOTS_MAX
 from talweg.storage.segment import Segment
 from talweg.storage.segment_store import SegmentStore
 from talweg.storage.slots import Slot, write_slot
@@ -250,6 +252,61 @@ def test_hundreds_of_groups_of_real_files_fit_into_few_descriptors(tmp_path: Pat
     assert descriptors() - before <= 66
     stores.close()
     assert descriptors() <= before
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_a_log_that_cannot_be_opened_leaves_no_file_open(after: int) -> None:
+    files, _ = written(60)
+    files.restart()
+    stores = segment_stores(files)
+    for doing in ("sync", "sync_directory", "read", "read"):
+        files.fail_next(doing, after=after, error=errno.ENOMEM)
+        with suppress(StorageError):
+            stores.open(GROUP, 1).close()
+        assert stores.open_files == 0
+        assert files.open_count == 0
+        files.fail_no_more()
+
+
+def test_opening_a_log_reads_no_snapshot_but_the_one_at_its_start() -> None:
+    files, entries = written(60)
+    store = open_log(files)
+    for entry in entries[9:59:10]:
+        store.save_snapshot(snapshot_at(entry, bytes(100_000)))
+    store.drop_head(10)
+    marks = store.snapshots()
+    before = files.read_bytes
+    store = open_log(files)
+    assert 100_000 < files.read_bytes - before < 200_000
+    assert store.snapshots() == marks
+    assert store.snapshot() == snapshot_at(entries[49], bytes(100_000))
+
+
+def test_snapshots_do_not_pile_up_and_retention_can_still_cut_nearly_where_it_wants() -> None:
+    files = SimulatedFiles()
+    store = SegmentStores(files).open(GROUP, 1)
+    make = LogMaker()
+    first = make.batches(1)
+    write(store, *first)
+    store.save_snapshot(snapshot_at(first[0]))
+    store.drop_head(1)
+    for _ in range(400):
+        entries = make.batches(2)
+        write(store, *entries)
+        store.save_snapshot(snapshot_at(entries[-1]))
+    marks = store.snapshots()
+    assert len(names(files, ".snapshot")) == len(marks) == SNAPSHOTS_MAX
+    assert marks[0].index == 1
+    assert [mark.index for mark in marks[-8:]] == list(range(787, 802, 2))
+    every = store.log_bytes() // 400
+    for wanted in range(0, store.log_bytes(), every):
+        (left,) = [
+            mark.bytes_after
+            for mark in marks
+            if mark.index == head_to_drop(marks, bytes_max=wanted, before_timestamp=None)
+        ]
+        assert left <= 1.2 * wanted + every
+    assert open_log(files).snapshots() == marks
 
 
 def test_a_file_that_is_gone_is_not_made_again_by_who_still_looks_for_it() -> None:

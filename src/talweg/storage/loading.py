@@ -7,25 +7,14 @@ from talweg.storage.checked_file import sync_file
 from talweg.storage.contract import Damage
 from talweg.storage.files import Files
 from talweg.storage.handles import Handles
+from talweg.storage.kept_snapshots import Kept, find_kept
 from talweg.storage.meta_file import META_NAME, Meta, read_meta, write_meta
 from talweg.storage.reading import LogReader
 from talweg.storage.recovery import load_points, open_segments, sweep
 from talweg.storage.replacement import finish
-from talweg.storage.scan import UnsoundEntry
 from talweg.storage.segment import Segment
-from talweg.storage.snapshot_file import read_snapshot, snapshot_name
 from talweg.storage.sparse_index import SparseIndex
 from talweg.storage.view import View
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """A snapshot that is on disk."""
-
-    index: int
-    term: int
-    next_offset: int
-    last_timestamp: int
-    at: int  # bytes before the log's next entry, on the scale of Segment.begins_at
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -57,7 +46,7 @@ def load(
     bases, snapshots = sweep(files, directory, meta)
     opened = open_segments(handles, directory, meta, bases, interval_bytes)
     view = _view(handles, meta, opened.segments)
-    kept, damage = _snapshots(handles, reader, directory, view, snapshots)
+    kept, damage = find_kept(files, reader, directory, view, snapshots)
     return Loaded(meta, view, kept, damage if opened.damage is None else opened.damage, opened.torn_bytes)
 
 
@@ -108,26 +97,3 @@ def _view(handles: Handles, meta: Meta, segments: list[Segment]) -> View:
         if last.contents.last_index >= last.contents.first_index and not len(last.contents.points):
             last.contents.continue_points(load_points(handles.files, last))
     return view_of(meta, tuple(segments))
-
-
-def _snapshots(
-    handles: Handles, reader: LogReader, directory: str, view: View, indexes: list[int]
-) -> tuple[list[Kept], Damage | None]:
-    kept: list[Kept] = []
-    damage = None
-    for index in indexes:
-        if index > view.last_index:
-            # It was durable only after the entries that it stands for were.
-            detail = f"the log ends at entry {view.last_index}, but there is a snapshot of entry {index}"
-            damage = damage or Damage(view.last_index + 1, detail)
-            continue
-        try:
-            read = read_snapshot(handles.files, directory, index)
-            at = view.at(reader.survey(view, index).place)
-        except (DamagedLog, UnsoundEntry):
-            continue  # the log from the start on says the same
-        kept.append(Kept(read.index, read.term, read.next_offset, read.last_timestamp, at))
-    if view.start_index > 0 and (not kept or kept[0].index != view.start_index):
-        name = snapshot_name(view.start_index)
-        return kept, Damage(view.start_index, f"{directory}/{name}, where the log starts, cannot be read")
-    return kept, damage

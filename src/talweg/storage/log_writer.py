@@ -19,7 +19,8 @@ from talweg.storage.handles import Handles
 from talweg.storage.index_cache import IndexCache
 from talweg.storage.journal import Journal
 from talweg.storage.journal_format import Append
-from talweg.storage.loading import Kept, load, view_of
+from talweg.storage.kept_snapshots import Kept, superfluous
+from talweg.storage.loading import load, view_of
 from talweg.storage.meta_file import Meta, Replacement, write_meta
 from talweg.storage.reading import LogReader
 from talweg.storage.recovery import write_index
@@ -377,6 +378,9 @@ class LogWriter:
         kept = Kept(snapshot.index, snapshot.term, survey.next_offset, survey.last_timestamp, at)
         others = [other for other in self.kept if other.index != snapshot.index]
         self.kept = sorted([*others, kept], key=lambda one: one.index)
+        while (one_too_many := superfluous(self.kept)) is not None:
+            remove_quietly(self._files, f"{self.directory}/{snapshot_name(one_too_many.index)}")
+            self.kept.remove(one_too_many)
 
     def drop_head(self, kept: Kept) -> None:
         """Forget everything up to and including a snapshot's entry. Durable. Raises UnsoundEntry."""

@@ -53,6 +53,13 @@ class View(msgspec.Struct, frozen=True):
         """The number of the segment that holds an entry of the log."""
         return bisect_right(self.segments, index, key=_base_index) - 1
 
+    def term(self, index: int) -> int:
+        """Of an entry of the log, or of the one before its start."""
+        if index <= self.start_index:
+            return self.start_term
+        terms = self.segments[self.holding_index(index)].contents.terms
+        return terms[bisect_right(terms, index, key=_first_index) - 1][1]
+
     def holding_offset(self, offset: int) -> int:
         """The number of the segment that holds an offset of the log."""
         # The first one begins before the log's start when the head was dropped inside it.
@@ -65,3 +72,7 @@ def _base_index(segment: Segment) -> int:
 
 def _first_offset(segment: Segment) -> int:
     return segment.contents.first_offset
+
+
+def _first_index(run: tuple[int, int]) -> int:
+    return run[0]
