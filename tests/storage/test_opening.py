@@ -10,6 +10,8 @@ from talweg.errors import InvalidSetting, StorageError
 from talweg.raft import HardState
 from talweg.storage import MemoryStores, SegmentStores, Write, head_to_drop, open_stores
 from talweg.storage.contract import SnapshotMark
+from talweg.storage.files import RealFiles
+from talweg.storage.journal_format import JOURNAL_NAMES
 
 
 @pytest.mark.parametrize("scheme", ["", "segments://"])
@@ -80,6 +82,34 @@ def test_a_directory_in_use_is_refused_until_it_is_closed(tmp_path: Path) -> Non
     again = open_stores(str(tmp_path))
     assert again.groups() == {"group": 1}
     again.close()
+
+
+def test_a_directory_that_cannot_be_opened_is_let_go_of(tmp_path: Path) -> None:
+    open_stores(str(tmp_path)).close()
+    journal = tmp_path / JOURNAL_NAMES[0]
+    journal.mkdir()
+    for _ in range(2):
+        with pytest.raises(StorageError, match="recovering the journal"):
+            open_stores(str(tmp_path))
+    journal.rmdir()
+    open_stores(str(tmp_path)).close()
+
+
+def test_a_new_directory_is_durable_with_all_those_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    RealFiles(tmp_path / "a" / "b")
+    assert sorted(synced) == [str(tmp_path), str(tmp_path / "a")]
+    RealFiles(tmp_path / "c" / "d", durable=False)
+    assert len(synced) == 2
 
 
 # What retention chooses

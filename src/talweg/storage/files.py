@@ -118,8 +118,15 @@ class RealFiles:
     def __init__(self, root: Path | str, *, durable: bool = True) -> None:
         self.root = Path(root)
         self.durable = durable
-        self.root.mkdir(parents=True, exist_ok=True)
         self._lock_descriptor = -1
+        self._make_root()
+
+    def _make_root(self) -> None:
+        missing = [path for path in (self.root, *self.root.parents) if not path.exists()]
+        self.root.mkdir(parents=True, exist_ok=True)
+        # A log is as durable as the names on the way to it.
+        for path in missing if self.durable else ():
+            _sync_directory(path.parent)
 
     def open(self, path: str, *, create: bool = True) -> RealFile:
         return RealFile(self.root / path, create=create, durable=self.durable)
@@ -146,13 +153,8 @@ class RealFiles:
         (self.root / old).replace(self.root / new)
 
     def sync_directory(self, directory: str) -> None:
-        if not self.durable:
-            return
-        descriptor = os.open(self.root / directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        if self.durable:
+            _sync_directory(self.root / directory)
 
     def lock(self) -> None:
         """Keep everyone else out until `unlock`, or until this process ends. Raises StorageError."""
@@ -171,3 +173,11 @@ class RealFiles:
         if self._lock_descriptor >= 0:
             os.close(self._lock_descriptor)
             self._lock_descriptor = -1
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

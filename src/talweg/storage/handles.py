@@ -99,6 +99,14 @@ class Handles:
             if handle.pins == 0:
                 self._close(handle)
 
+    def discard_below(self, directory: str) -> None:
+        """The same for every file in a directory, whoever has a handle on it."""
+        with self._lock:
+            for handle in [handle for handle in self._open if handle.path.startswith(f"{directory}/")]:
+                handle.gone = True
+                if handle.pins == 0:
+                    self._close(handle)
+
     def _close_oldest(self) -> None:
         for handle in self._open:
             if handle.pins == 0:

@@ -71,8 +71,11 @@ class SegmentStores(LogStores):
         self._journal_least = journal_least
         try:
             self._journal.recover(self._mark_all_recovering)
-        except OSError as error:
-            raise storage_error(error, "recovering the journal") from error
+        except Exception as error:
+            self._let_go()  # whoever tries again must not find us in the way
+            if isinstance(error, OSError):
+                raise storage_error(error, "recovering the journal") from error
+            raise
 
     def _mark_all_recovering(self) -> None:
         # Whose appends are missing cannot be told. Who is recovering counts only once it has caught up.
@@ -100,11 +103,17 @@ class SegmentStores(LogStores):
                 if found != incarnation:
                     raise GroupNotFound(f"{group} is here in incarnation {found}, expected {incarnation}")
                 if store is None:
-                    store = SegmentStore(group, self._shared, lambda: self._forget(group))
-                    self._open[group] = store
+                    store = self._open[group] = self._open_store(group)
             except OSError as error:
                 raise storage_error(error, f"opening {group}") from error
             return store
+
+    def _open_store(self, group: str) -> SegmentStore:
+        try:
+            return SegmentStore(group, self._shared, lambda: self._forget(group))
+        except Exception:
+            self._handles.discard_below(group)  # nobody will close what was opened so far
+            raise
 
     def sync(self, stores: Sequence[LogStore]) -> list[TalwegError | None]:
         """`LogStore.sync` of several. Where many wrote little, one sync of the journal does for all."""
@@ -189,14 +198,18 @@ class SegmentStores(LogStores):
         except OSError as error:
             failures.append(storage_error(error, "emptying the journal"))
         finally:
-            self._journal.let_go()
-            self._files.unlock()
+            self._let_go()
         if failures:
             raise failures[0]
+
+    def _let_go(self) -> None:
+        self._journal.let_go()
+        self._files.unlock()
 
     def _forget(self, group: str) -> None:
         with self._lock:
             self._open.pop(group, None)
+            self._handles.discard_below(group)  # also what a look at the files that failed has left open
 
     def _find_or_create(self, group: str, incarnation: int) -> int:
         meta = read_meta(self._files, group)
