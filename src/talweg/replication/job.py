@@ -4,7 +4,7 @@ from collections import deque
 
 import msgspec
 
-from talweg.raft import Message, Snapshot
+from talweg.raft import AppendReply, Message, Snapshot
 from talweg.storage import LogStore, Write
 
 _SMALL_BYTES_MAX = 64 << 10
@@ -55,3 +55,19 @@ class Job(msgspec.Struct):
             self.store.uncache()
         if self.snapshot is not None:
             self.store.save_snapshot(self.snapshot)
+
+
+def newest_promises(messages: list[Message]) -> list[Message]:
+    """Of acknowledgements that leave together, the last one says it all."""
+    kept: list[Message] = []
+    for message in messages:
+        last = kept[-1] if kept else None
+        if (
+            isinstance(message, AppendReply)
+            and isinstance(last, AppendReply)
+            and (last.target, last.term, last.rejected) == (message.target, message.term, False)
+            and not message.rejected
+        ):
+            kept.pop()
+        kept.append(message)
+    return kept

@@ -13,7 +13,6 @@ import msgspec
 
 from talweg.errors import DamagedLog, StorageError, TalwegError
 from talweg.raft import (
-    AppendReply,
     Configuration,
     Entry,
     FetchEntries,
@@ -31,7 +30,7 @@ from talweg.raft import (
     configuration_at,
 )
 from talweg.records import Kind, peek
-from talweg.replication.job import Job
+from talweg.replication.job import Job, newest_promises
 from talweg.replication.proposals import Done, Proposals
 from talweg.replication.retention import Hold, Needed
 from talweg.replication.staging import Item, staged_frame
@@ -196,7 +195,7 @@ class Replica:
         ):
             return None
         writes = deque(write for _, write, _ in self._queued if write is not None)
-        after = _newest_promises([message for _, _, messages in self._queued for message in messages])
+        after = newest_promises([message for _, _, messages in self._queued for message in messages])
         number = self._queued[-1][0] if self._queued else 0
         self._queued.clear()
         self._job = Job(
@@ -415,22 +414,6 @@ def _nothing() -> None:
 
 def _nothing_about(error: DamagedLog) -> None:
     """Nor what of."""
-
-
-def _newest_promises(messages: list[Message]) -> list[Message]:
-    # Of acknowledgements that leave together, the last one says it all.
-    kept: list[Message] = []
-    for message in messages:
-        last = kept[-1] if kept else None
-        if (
-            isinstance(message, AppendReply)
-            and isinstance(last, AppendReply)
-            and (last.target, last.term, last.rejected) == (message.target, message.term, False)
-            and not message.rejected
-        ):
-            kept.pop()
-        kept.append(message)
-    return kept
 
 
 def _sound_hard_state(store: LogStore, *, join: bool) -> HardState:
