@@ -125,7 +125,7 @@ MISTAKES = [
     Mistake(broken_cores.messages_are_lost_for_good),
     Mistake(
         broken_cores.no_reply_carries_a_newer_term,
-        first=82,
+        first=25,
         changes=CALM
         | {
             "settings": EAGER,

@@ -5,7 +5,7 @@ import os
 from random import Random
 from typing import NamedTuple
 
-_SECTOR_BYTES = 512  # reaches the disk as a whole or not at all
+SECTOR_BYTES = 512  # reaches the disk as a whole or not at all
 _PAGE_BYTES = 4096  # is read as a whole
 
 
@@ -76,7 +76,7 @@ class Inode:
                 break  # nor did a cut
             length = max(length, position + len(data))
         if length > len(self.durable):
-            del self.durable[max(durable_bytes, len(self.durable) // _SECTOR_BYTES * _SECTOR_BYTES) :]
+            del self.durable[max(durable_bytes, len(self.durable) // SECTOR_BYTES * SECTOR_BYTES) :]
             self.durable.extend(bytes(length - len(self.durable)))
 
     # Pages that cannot be read

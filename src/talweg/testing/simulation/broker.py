@@ -14,6 +14,7 @@ from talweg.replication.job import Job
 from talweg.replication.replica import Replica
 from talweg.storage import Write
 from talweg.testing.disk import PowerCut
+from talweg.testing.disk_nodes import SECTOR_BYTES
 from talweg.testing.node import GROUP, SimulatedNode
 from talweg.testing.simulation.describe import describe
 from talweg.testing.simulation.disk_trouble import TroubledFiles
@@ -66,7 +67,7 @@ class Broker:
         return self.replica is not None and self.replica.raft.role is Role.LEADER
 
     def rot(self, random: Random) -> bool:
-        """Flip a byte of the closed log. False if there is none."""
+        """Flip a byte of the closed log. False if there is none, or it would look like a torn tail."""
         assert not self.up
         files = self.node.files
         logs = [f"{GROUP}/{name}" for name in files.list(GROUP) if name.endswith(".log")]
@@ -75,7 +76,10 @@ class Broker:
             return False
         (log,) = random.choices(logs, sizes)
         position = random.randrange(len(files.content(log)))
-        files.flip(log, position, random.randrange(1, 256))
+        mask = random.randrange(1, 256)
+        if log == logs[-1] and _looks_torn(files.content(log), position, mask):
+            return False  # the store cannot know better, and says so
+        files.flip(log, position, mask)
         self._cluster.trace.note(f"b{self.number} rots: {log} at {position}")
         self.lost = True
         self._rotten.append((log, position, files.content(log)[position]))
@@ -375,3 +379,10 @@ def _nothing() -> None:
 
 def _wanted(fetch: FetchEntries | FetchSnapshot) -> str:
     return "entries" if isinstance(fetch, FetchEntries) else "a snapshot"
+
+
+def _looks_torn(content: bytes, position: int, mask: int) -> bool:
+    """Whether a log with this byte flipped ends in zeros from a sector on."""
+    flipped = bytearray(content)
+    flipped[position] ^= mask
+    return not any(flipped[(len(flipped) - 1) // SECTOR_BYTES * SECTOR_BYTES :])
