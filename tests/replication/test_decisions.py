@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from talweg.errors import Overloaded, StageExpired, TransactionForgotten
-from talweg.records import stamp
+from talweg.errors import CorruptBatch, Overloaded, StageExpired, TransactionForgotten
+from talweg.records import Kind, encode_frame, stamp
 from talweg.replication import decisions as module
 from talweg.replication.decisions import (
     Complete,
@@ -186,6 +186,32 @@ def test_an_open_decision_is_never_forgotten(monkeypatch: pytest.MonkeyPatch) ->
     assert [name for name in log.decisions.decisions if name.startswith("q/")] == ["q/6", "q/7"]
 
 
+def test_an_open_decision_does_not_keep_the_later_ones_of_its_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SERIES_KEPT", 3)
+    log = Log()
+    log.decide("q/0", 1)  # its partition is away
+    log.decide("q/1", 2)
+    log.complete("q/1")
+    log.decide("q/2", 3)  # so is this one's
+    for number in range(3, 50):
+        log.decide(f"q/{number}", 10 + number)
+        log.complete(f"q/{number}")
+    assert list(log.decisions.decisions) == ["q/0", "q/2", "q/47", "q/48", "q/49"]
+    for state in (log.state, PartitionState.from_bytes(log.state.to_bytes())):
+        twin = Log()
+        twin.state, twin.index = state, log.index
+        assert twin.expire("q/0", 1) == [1]
+        assert twin.expire("q/2", 3) == [3]
+        assert not twin.decide("q/0", 9), "the first one holds"
+        for number in (1, 3, 46):
+            with pytest.raises(TransactionForgotten):
+                twin.decide(f"q/{number}", 9)
+        assert twin.complete("q/0", "q/2")
+        assert list(twin.decisions.decisions) == ["q/47", "q/48", "q/49"]
+        with pytest.raises(TransactionForgotten):
+            twin.decide("q/0", 1)
+
+
 def test_too_many_open_decisions_are_refused_until_some_are_completed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -241,3 +267,9 @@ def test_a_snapshot_carries_everything_and_equal_states_give_equal_bytes() -> No
         twin.complete("open")
         assert twin.decide("open 2", 1)
     assert log.state.to_bytes() == data
+
+
+@pytest.mark.parametrize("body", [b"\xc1", b"\x92\x02\x91\xa1\xff"], ids=["no MessagePack", "no UTF-8"])
+def test_a_ruling_that_cannot_be_read_is_an_error(body: bytes) -> None:
+    with pytest.raises(CorruptBatch, match="decision at index 9"):
+        PartitionState().fold(encode_frame(Kind.DECISION, body, index=9))

@@ -190,9 +190,10 @@ def test_positions_take_no_offset() -> None:
     assert write(state, batch(3)) == 3
 
 
-def test_positions_that_cannot_be_read_are_an_error() -> None:
+@pytest.mark.parametrize("body", [b"\xc1", b"\x91\x92\xa1\xff\x01"], ids=["no MessagePack", "no UTF-8"])
+def test_positions_that_cannot_be_read_are_an_error(body: bytes) -> None:
     with pytest.raises(CorruptBatch, match="positions"):
-        PartitionState().fold(encode_frame(Kind.POSITIONS, b"\xc1", index=9))
+        PartitionState().fold(encode_frame(Kind.POSITIONS, body, index=9))
 
 
 # Copies and snapshots
@@ -210,9 +211,12 @@ def test_a_copy_goes_its_own_way() -> None:
     assert state.known(batch(1)) is None
 
 
-def test_bytes_that_are_no_state_are_an_error() -> None:
+@pytest.mark.parametrize(
+    "data", [b"\xc1", b"\x93\x00\x91\x92\xa1\xff\x01\x90"], ids=["no MessagePack", "no UTF-8"]
+)
+def test_bytes_that_are_no_state_are_an_error(data: bytes) -> None:
     with pytest.raises(CorruptBatch, match="state"):
-        PartitionState.from_bytes(b"\xc1")
+        PartitionState.from_bytes(data)
 
 
 def test_no_bytes_are_an_empty_state() -> None:

@@ -56,8 +56,9 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
 class Series(msgspec.Struct, frozen=True, array_like=True):
     """Transactions that follow each other."""
 
-    numbers: tuple[int, ...] = ()  # of decisions that are known, as they were decided
-    forgotten_to: int = -1  # the greatest number whose decision was forgotten
+    # Of decisions that are known, as they were decided: open ones, and the last few.
+    numbers: tuple[int, ...] = ()
+    forgotten_to: int = -1  # the greatest number whose decision was forgotten; open ones may be below it
 
 
 class Decide(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -196,11 +197,16 @@ class Decisions:
 
     def _forget_old_of(self, name: str) -> None:
         series = self._series[name]
-        numbers, forgotten_to = list(series.numbers), series.forgotten_to
-        while len(numbers) > SERIES_KEPT and self.decisions[f"{name}/{numbers[0]}"].completed:
-            del self.decisions[f"{name}/{numbers[0]}"]
-            forgotten_to = max(forgotten_to, numbers.pop(0))
-        self._series[name] = Series(tuple(numbers), forgotten_to)
+        if len(series.numbers) <= SERIES_KEPT:
+            return
+        # An open one stays, however old it is; those that came after it do not wait for that.
+        old, kept = series.numbers[:-SERIES_KEPT], series.numbers[-SERIES_KEPT:]
+        still_open = tuple(number for number in old if not self.decisions[f"{name}/{number}"].completed)
+        forgotten = set(old).difference(still_open)
+        for number in forgotten:
+            del self.decisions[f"{name}/{number}"]
+        forgotten_to = max(forgotten, default=series.forgotten_to)
+        self._series[name] = Series((*still_open, *kept), max(series.forgotten_to, forgotten_to))
 
     def _forget_silent_series(self) -> None:
         if len(self._series) <= SERIES_MAX:
@@ -300,5 +306,5 @@ def decode_ruling(frame: bytes) -> Ruling:
     body = frame[HEADER_BYTES : HEADER_BYTES + header.body_bytes]
     try:
         return msgspec.msgpack.decode(body, type=Ruling)  # type: ignore[no-any-return]
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptBatch(f"the decision at index {header.index} cannot be read: {error}") from error

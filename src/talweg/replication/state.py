@@ -200,7 +200,7 @@ class PartitionState:
         if data:
             try:
                 stored = msgspec.msgpack.decode(data, type=_Stored)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise CorruptBatch(f"a snapshot's state cannot be read: {error}") from error
             state.next_offset = stored.next_offset
             state.positions = dict(stored.positions)
@@ -233,5 +233,5 @@ def decode_positions(frame: bytes) -> list[Position]:
     body = memoryview(frame)[HEADER_BYTES : HEADER_BYTES + header.body_bytes]
     try:
         return msgspec.msgpack.decode(body, type=list[Position])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptBatch(f"positions at index {header.index} cannot be read: {error}") from error
