@@ -1,8 +1,11 @@
 """Packets between two brokers, however large and however the network cuts them."""
 
 import asyncio
+import socket
 import struct
 from collections.abc import Coroutine
+from contextlib import ExitStack
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -133,6 +136,67 @@ def test_who_does_not_greet_is_hung_up_on_and_dialled_again(monkeypatch: pytest.
         await wait_until(lambda: all(caller.lost for caller in callers))
         server.close()
         await server.wait_closed()
+
+    run(test())
+
+
+class Deaf(asyncio.Protocol):
+    """Greets as broker 2, and takes nothing any more: its window is full, and nothing is acknowledged."""
+
+    def __init__(self, made: list[asyncio.Transport]) -> None:
+        self.made = made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.made.append(transport)
+        transport.write(wire.hello(2))
+        transport.pause_reading()
+
+
+def test_who_acknowledges_nothing_is_hung_up_on_and_dialled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "SILENCE_SECONDS_MAX", 0.2)
+
+    async def test() -> None:
+        callers: list[asyncio.Transport] = []
+        changes: list[bool] = []
+        server = await asyncio.get_running_loop().create_server(lambda: Deaf(callers), "127.0.0.1", 0)
+        links = Links(1, lambda peer, packet: None, lambda peer, connected: changes.append(connected))
+        links.connect(2, "127.0.0.1", server.sockets[0].getsockname()[1])
+        await wait_until(lambda: 2 in links.connected)
+        assert links.send(2, packet(bytes(32 << 20)))
+        await wait_until(lambda: changes[:3] == [True, False, True] and len(callers) > 1)
+        await links.close()
+        for transport in callers:
+            transport.abort()
+        server.close()
+        await server.wait_closed()
+
+    run(test())
+
+
+def dialling(port: int) -> set[str]:
+    """The local addresses from which somebody dials a port of this machine, and is not answered."""
+    rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    return {row[1] for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "02"}
+
+
+def test_a_dial_that_nobody_answers_is_given_up_and_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "DIAL_SECONDS_MAX", 0.1)
+
+    async def test() -> None:
+        links = Links(1, lambda peer, packet: None, lambda peer, connected: None)
+        with ExitStack() as sockets:
+            server = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+            address = server.getsockname()
+            while not dialling(address[1]):  # until its queue is full, and further ones are passed over
+                waiting = sockets.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(address)
+            before = dialling(address[1])
+            dialled: set[str] = set()
+            links.connect(2, *address)
+            await wait_until(lambda: len(dialled.update(dialling(address[1]) - before) or dialled) > 2)
+            await links.close()
 
     run(test())
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from typing import cast
 
@@ -22,6 +23,10 @@ RETRY_SECONDS = (0.05, 0.1, 0.2)
 # Who has said nothing by then is hung up on, and dialled again: a machine that died right after its kernel
 # had taken the connection would never be heard of otherwise.
 GREETING_SECONDS_MAX = 10.0
+# Who takes nothing for so long is hung up on. Left to itself TCP tries again after ever longer pauses: a
+# network that was away for a minute would be back for half a minute more before anybody noticed.
+SILENCE_SECONDS_MAX = 3.0
+DIAL_SECONDS_MAX = 5.0  # for the same reason; but time enough to look a name up
 
 _RECEIVE_BYTES = 2 << 20  # the usual buffer: an Append of the usual size fits in it
 
@@ -64,7 +69,8 @@ class Links:
         attempt = 0
         while True:
             with contextlib.suppress(OSError):
-                _, connection = await loop.create_connection(lambda: _Connection(self, peer), host, port)
+                async with asyncio.timeout(DIAL_SECONDS_MAX):
+                    _, connection = await loop.create_connection(lambda: _Connection(self, peer), host, port)
                 attempt = 0
                 await connection.closed.wait()
             await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
@@ -137,6 +143,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
+        _limit_silence(self._transport.get_extra_info("socket"))
         self._links.made(self)
         self._transport.write(wire.hello(self._links.broker))
         self._deadline = asyncio.get_running_loop().call_later(GREETING_SECONDS_MAX, self.abort)
@@ -215,3 +222,11 @@ class _Connection(asyncio.BufferedProtocol):
         """Hang up at once."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _limit_silence(connected: socket.socket) -> None:
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # for two who have nothing to say
+    if sys.platform == "linux":  # elsewhere TCP's own patience must do
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, round(SILENCE_SECONDS_MAX) or 1)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * SILENCE_SECONDS_MAX))
