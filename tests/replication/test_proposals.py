@@ -302,10 +302,35 @@ def test_a_leader_that_is_removed_acknowledges_what_is_committed_before_it_goes(
     assert client.offsets == [0]
 
 
-def test_a_full_disk_fails_what_waits_and_says_why() -> None:
+@pytest.mark.parametrize("state", ["full", "failing"])
+def test_what_a_leader_could_not_write_itself_may_be_written_and_a_retry_writes_it_once(state: str) -> None:
     stage = make()
-    stage.set_disk(1, "full")
-    assert isinstance(Client().ask(stage, 1, batch(bytes(1_000))).error, StorageFull)
+    stage.set_disk(1, state)
+    order = batch(b"order 17", producer=7, sequence=0)
+    assert isinstance(Client().ask(stage, 1, order).error, Undecided)
+    stage.stabilize()
+    for broker in (2, 3):
+        stage.replica(broker).raft.elapsed = TIMEOUT
+    stage.do(2, lambda replica: replica.raft.campaign())
+    stage.stabilize()
+    again = Client().ask(stage, 2, order)
+    stage.stabilize()
+    assert again.told == [[Appended(0, 1, duplicate=True)]]
+    assert read_all(stage.replica(2)) == [b"order 17"]
+
+
+def test_a_disk_that_refuses_is_named_to_all_and_told_as_such_to_what_is_not_in_the_log() -> None:
+    stage = make()
+    stage.set_disk(1, "stopped")
+    in_the_log = Client().ask(stage, 1, batch(b"a"))
+    replica = stage.replica(1)
+    gathered = Client()
+    replica.append([batch(b"b")], gathered.told.append)  # and no turn to put it there
+    assert replica._job is not None
+    replica.job_failed(replica._job, StorageFull("no space left"))
+    assert isinstance(in_the_log.error, Undecided)
+    assert "no space left" in str(in_the_log.error)
+    assert isinstance(gathered.error, StorageFull)
 
 
 def test_offsets_go_on_where_an_earlier_leader_stopped_even_before_that_is_committed() -> None:

@@ -14,7 +14,6 @@ from talweg.errors import (
     StageExpired,
     StageNotFound,
     StorageError,
-    StorageFull,
     TalwegError,
     TransactionForgotten,
     Undecided,
@@ -40,7 +39,6 @@ Confirm = Callable[[Callable[[TalwegError | None], None]], None]  # told None on
 _RECORDS = int(Kind.RECORDS)  # looking it up in the enum is slow
 # Said from what the log has, so not before it is known that this is all of it.
 _REFUSALS = (OutOfSequence, StageNotFound, StageExpired, StageDecided, TransactionForgotten)
-_DISK_ERRORS = (StorageError, StorageFull)  # told as they are, so that somebody does something about it
 
 
 class Proposals:
@@ -122,12 +120,11 @@ class Proposals:
             self.fail_all(self.refused(Refusal.NOT_LEADER))
 
     def fail_all(self, error: TalwegError) -> None:
-        """Tell everyone who waits. What is in the log may be committed yet, by us or by another leader."""
+        """Tell everyone who waits. What is in the log may be committed yet, by us or by another leader: also
+        when our own disk refuses it, for it was sent to the others before."""
         told = [done for _, _, done in self._waiting]
         self._waiting.clear()
-        in_doubt = (
-            error if isinstance(error, _DISK_ERRORS) else Undecided(f"it may be written or not: {error}")
-        )
+        in_doubt = Undecided(f"it may be written or not: {error}")
         for done in told:
             done(in_doubt)
         self._fail_gathered(error)
