@@ -27,6 +27,7 @@ SETTINGS = {
     "inflight_bytes": "inflight_bytes_max",
     "uncommitted_bytes": "uncommitted_bytes_max",
     "tail_bytes": "tail_bytes_max",
+    "write": "write_ticks_max",
 }
 ENTRIES_MAX = 1 << 20
 

@@ -314,6 +314,18 @@ def test_04_a_stale_append_of_the_same_term_truncates_nothing() -> None:
 
 
 def test_04_an_append_before_the_commit_index_is_answered_and_changes_nothing() -> None:
+def test_03_a_write_before_an_install_that_is_not_yet_taken_makes_nothing_durable() -> None:
+    """Item 3: the same, with the snapshot, and what follows it, still inside the core."""
+    core = make(terms=[1])
+    core.disk_runs = False
+    core.step(append(term=1, prev=(1, 1), terms=[1] * 11))
+    snapshot = Snapshot(9, 2, Configuration.of([1, 2, 3]), b"")
+    core.raft.step(InstallSnapshot(source=3, target=1, term=2, snapshot=snapshot))  # not pumped
+    core.raft.step(append(term=2, prev=(9, 2), terms=[2, 2, 2], source=3))  # nor this
+    write_one(core)
+    assert core.raft.stable_index == 0
+
+
     """Item 4: even if it held something else there, which no leader's can."""
     core = make(term=3)
     core.step(append(term=3, terms=[1, 2, 3], commit=2))
@@ -1293,7 +1305,8 @@ def test_16_what_a_snapshot_replaced_is_still_recognised() -> None:
     assert [one.duplicate for one in again[0]] == [True]
 
 
-# 19. A disk that is full or failing steps down and never acknowledges. Scenario: no_commit_with_disk_down.
+# 19. A disk that is full or failing steps down and never acknowledges. Scenarios: no_commit_with_disk_down,
+#     hung_disk_steps_down.
 
 
 def test_19_a_leader_whose_disk_fails_steps_down_and_does_not_stand_again() -> None:
@@ -1372,3 +1385,56 @@ def test_20_offsets_are_gapless_although_other_entries_take_indexes() -> None:
         headers = [read_header(entry.payload) for entry in committed(replica) if entry.kind == Kind.RECORDS]
         assert [header.first_offset for header in headers] == [0, 2, 4, 6]
         assert replica.raft.log.last_index == 16  # four each of no-ops, records, positions, configurations
+def test_19_a_leader_whose_disk_hangs_makes_way_and_does_not_stand_before_it_is_durable() -> None:
+    """Item 19: the others hear it and commit without it, so nothing else would ever unseat it."""
+    settings = Settings(heartbeat_ticks=2, election_ticks=TIMEOUT, write_ticks_max=3 * TIMEOUT)
+    patient = make(3, settings=settings, election_timeout=lambda: 3 * TIMEOUT)
+    group = Group(make(1, settings=settings), make(2, settings=settings), patient)
+    leader = group.elect(1)
+    leader.disk_runs = False
+    group.propose(1, b"a")
+    group.tick(settings.write_ticks_max)
+    assert group.leaders == [1]
+    group.tick(2 * TIMEOUT)
+    assert group.leaders == [2]
+    group.propose(2, b"b")
+    assert group[2].raft.commit_index == group[2].raft.log.last_index
+    group.isolate(1)
+    assert leader.tick(5 * TIMEOUT) == leader.campaign() == []
+    assert leader.step(TimeoutNow(source=2, target=1, term=leader.raft.term)) == []
+    leader.disk_runs = True
+    leader.pump()
+    assert leader.tick(TIMEOUT) != []
+
+
+def test_19_a_disk_that_is_slow_but_works_keeps_its_leader() -> None:
+    """Item 19: it is the age of one write that counts, not that there always is one."""
+    settings = Settings(heartbeat_ticks=2, election_ticks=TIMEOUT, write_ticks_max=TIMEOUT)
+    group = Group.of(3, settings=settings)
+    leader = group.elect(1)
+    leader.disk_runs = False
+    group.propose(1, b"a")
+    for _ in range(10):
+        group.tick(TIMEOUT)
+        under_way = len(leader.unwritten)
+        group.propose(1, b"b")
+        for _ in range(under_way):
+            write_one(leader)
+    assert group.leaders == [1]
+
+
+@pytest.mark.parametrize("voters", [[1], [1, 2], [1, 2, 3]], ids=["alone", "of two", "one of three is away"])
+def test_19_a_leader_without_which_nobody_can_lead_has_nobody_to_make_way_for(voters: list[int]) -> None:
+    """Item 19: what is there can be read meanwhile."""
+    settings = Settings(heartbeat_ticks=2, election_ticks=TIMEOUT, write_ticks_max=TIMEOUT)
+    group = Group(*[make(voter, voters, settings=settings) for voter in voters])
+    leader = group.elect(1)
+    if len(voters) > 2:
+        group.isolate(3)
+    leader.disk_runs = False
+    group.propose(1, b"a")
+    group.tick(3 * TIMEOUT)
+    assert leader.raft.disk_hangs
+    assert group.leaders == [1]
+
+

@@ -37,6 +37,7 @@ EXPECTED = {
         "last_entry_corruption",
         "checksum_failure_in_middle_refuses",
         "no_commit_with_disk_down",
+        "hung_disk_steps_down",
         "crashed_leader_truncation",
         "empty_node_recovery",
         "kill9_all_under_load",

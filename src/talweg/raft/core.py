@@ -48,6 +48,9 @@ class Settings(msgspec.Struct, frozen=True):
     inflight_bytes_max: int = 8 << 20
     uncommitted_bytes_max: int = 64 << 20  # more is refused: back-pressure
     tail_bytes_max: int = 16 << 20  # payloads kept at hand for followers that lag
+    # A write that takes longer hangs: the leader makes way. Many election timeouts, because a disk that is
+    # merely slow is probably no slower than the others', and each change of leaders costs something.
+    write_ticks_max: int = 100
 
 
 class PendingWrite(msgspec.Struct, frozen=True, gc=False):
@@ -57,6 +60,7 @@ class PendingWrite(msgspec.Struct, frozen=True, gc=False):
     rewrites_from: int | None  # it replaces what the log held from here on
     last_index: int  # durable once this write is, unless a later one rewrites it
     hard_state: HardState | None
+    taken_at: int  # the clock then
 
 
 class Raft:
@@ -292,8 +296,11 @@ class Raft:
         )
         if ready.must_persist:
             rewrites_from = 0 if self._snapshot is not None else self._truncate_from
-            write = PendingWrite(self._number, rewrites_from, self.log.last_index, ready.hard_state)
-            self._writes.append(write)
+            self._writes.append(
+                PendingWrite(
+                    self._number, rewrites_from, self.log.last_index, ready.hard_state, taken_at=self.clock
+                )
+            )
         self._taken_hard_state = hard_state
         self._taken_index = self.log.last_index
         self._taken_commit = self.commit_index
@@ -333,8 +340,15 @@ class Raft:
 
     @property
     def may_campaign(self) -> bool:
+    @property
+    def disk_hangs(self) -> bool:
+        """Whether a write has been under way for so long that it may never end."""
+        return bool(self._writes) and self.clock - self._writes[0].taken_at > self.settings.write_ticks_max
+
         """A voter with a sound disk and a log it has not lost."""
-        return not self.recovering and not self.disk_failed and membership.may_stand(self)
+        if self.recovering or self.disk_failed or self.disk_hangs:
+            return False
+        return membership.may_stand(self)
 
     def send(self, message: Message) -> None:
         """To leave at once."""

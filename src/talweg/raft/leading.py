@@ -44,8 +44,8 @@ def become_leader(raft: "Raft") -> None:
 
 
 def tick(raft: "Raft") -> bool:
-    """A leader's share of a tick: heartbeats, and the doubt whether it still leads."""
-    if not _hears_a_quorum(raft):
+    """A leader's share of a tick: heartbeats, and the doubt whether it still leads, or should."""
+    if not _hears_a_quorum(raft) or _holds_up_others(raft):
         raft.become_follower(raft.term, None)
         return True
     if raft.transfer_target is not None:
@@ -60,12 +60,24 @@ def tick(raft: "Raft") -> bool:
 
 
 def _hears_a_quorum(raft: "Raft") -> bool:
+    itself = int(raft.replica in raft.configuration.voters)
+    return itself + _others_heard(raft) >= raft.configuration.quorum
+
+
+def _others_heard(raft: "Raft") -> int:
     oldest = raft.clock - raft.settings.election_ticks
     heard = int(raft.replica in raft.configuration.voters)
     for voter in raft.configuration.voters:
         if voter != raft.replica and raft.progress[voter].heard_at > oldest:
             heard += 1
-    return heard >= raft.configuration.quorum
+    return heard
+
+
+def _holds_up_others(raft: "Raft") -> bool:
+    # The others commit without its disk, until it may take no more. Then it would refuse everything for as
+    # long as it leads. (If they are too few to elect one of them, there is nobody to make way for: nothing is
+    # written either way, and what is there can at least be read.)
+    return raft.disk_hangs and _others_heard(raft) >= raft.configuration.quorum
 
 
 def send_heartbeats(raft: "Raft") -> None:
