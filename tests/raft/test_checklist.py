@@ -252,6 +252,21 @@ def test_03_the_others_may_commit_without_the_leaders_own_disk() -> None:
     assert (core.raft.commit_index, core.raft.stable_index) == (2, 1)
 
 
+def test_03_what_a_follower_acknowledged_in_an_earlier_life_and_lost_is_not_counted_any_more() -> None:
+    """Item 3: it does not know that it lost anything, so it votes; nothing may be committed on its word."""
+    core = make_settled_leader(voters=range(1, 6))
+    core.propose(b"a")
+    core.step(AppendReply(source=2, target=1, term=1, index=2, life=6))
+    core.step(AppendReply(source=2, target=1, term=1, index=1, life=7))  # what it still holds
+    core.step(
+        AppendReply(source=2, target=1, term=1, index=2, rejected=True, hint_index=1, hint_term=1, life=7)
+    )
+    core.acknowledge(3, 2)
+    assert core.raft.commit_index == 1  # the leader and one more of five
+    core.step(AppendReply(source=2, target=1, term=1, index=2, life=7))
+    assert core.raft.commit_index == 2
+
+
 def write_one(core: Core) -> list[Message]:
     """The oldest Ready that is not durable becomes so."""
     ready = core.unwritten.popleft()
@@ -299,6 +314,18 @@ def test_03_a_write_before_an_install_makes_nothing_durable() -> None:
     assert core.raft.stable_index == 9
 
 
+def test_03_a_write_before_an_install_that_is_not_yet_taken_makes_nothing_durable() -> None:
+    """Item 3: the same, with the snapshot, and what follows it, still inside the core."""
+    core = make(terms=[1])
+    core.disk_runs = False
+    core.step(append(term=1, prev=(1, 1), terms=[1] * 11))
+    snapshot = Snapshot(9, 2, Configuration.of([1, 2, 3]), b"")
+    core.raft.step(InstallSnapshot(source=3, target=1, term=2, snapshot=snapshot))  # not pumped
+    core.raft.step(append(term=2, prev=(9, 2), terms=[2, 2, 2], source=3))  # nor this
+    write_one(core)
+    assert core.raft.stable_index == 0
+
+
 # 4. Truncation only on a real term conflict, never at or below the commit index.
 #    Scenarios: old_messages, reordered_message, crashed_leader_truncation.
 
@@ -314,18 +341,6 @@ def test_04_a_stale_append_of_the_same_term_truncates_nothing() -> None:
 
 
 def test_04_an_append_before_the_commit_index_is_answered_and_changes_nothing() -> None:
-def test_03_a_write_before_an_install_that_is_not_yet_taken_makes_nothing_durable() -> None:
-    """Item 3: the same, with the snapshot, and what follows it, still inside the core."""
-    core = make(terms=[1])
-    core.disk_runs = False
-    core.step(append(term=1, prev=(1, 1), terms=[1] * 11))
-    snapshot = Snapshot(9, 2, Configuration.of([1, 2, 3]), b"")
-    core.raft.step(InstallSnapshot(source=3, target=1, term=2, snapshot=snapshot))  # not pumped
-    core.raft.step(append(term=2, prev=(9, 2), terms=[2, 2, 2], source=3))  # nor this
-    write_one(core)
-    assert core.raft.stable_index == 0
-
-
     """Item 4: even if it held something else there, which no leader's can."""
     core = make(term=3)
     core.step(append(term=3, terms=[1, 2, 3], commit=2))
@@ -611,6 +626,31 @@ def test_09_entries_read_in_an_earlier_term_are_not_sent_in_a_later_one() -> Non
     core.raft.progress[2].next_index = 1
     core.raft.fetched(2, late)
     assert all(entry.term != 1 or entry.index == 1 for each in appends(core.pump()) for entry in each.entries)
+
+
+@pytest.mark.parametrize("idle", [False, True], ids=["more is written", "idle"])
+def test_09_a_follower_that_lost_its_tail_and_does_not_know_is_fed_again(idle: bool) -> None:
+    """Item 9: a disk that lied, a backup that was restored. What it rejects is what it had acknowledged."""
+    group = Group.of(3)
+    leader = group.elect(1)
+    group.propose(1, b"a", b"b", b"c")
+    group.tick(TWO_HEARTBEATS)
+    group.cores[2] = make(2, terms=[1, 1], term=1, vote=1, life=7)
+    leader.raft.lost_contact(2)
+    if not idle:
+        group.propose(1, b"d")
+    group.tick(2 * TWO_HEARTBEATS)
+    assert group[2].terms == leader.terms
+    assert leader.raft.progress[2].counted_index == leader.raft.log.last_index
+
+
+def test_09_a_rejection_of_the_same_life_that_was_overtaken_is_old_news() -> None:
+    """Item 9: what was acknowledged since is there."""
+    leader = make_settled_leader()
+    leader.propose(b"a", b"b")
+    leader.step(AppendReply(source=2, target=1, term=1, index=3, life=7))
+    assert leader.step(AppendReply(source=2, target=1, term=1, index=2, rejected=True, life=7)) == []
+    assert leader.raft.progress[2].match_index == 3
 
 
 # 10. A lost append is recovered by the heartbeat reply, with no further traffic.
@@ -1185,6 +1225,18 @@ def test_02_a_heartbeat_does_not_commit_what_a_forgetful_voter_may_hold_instead(
     assert core.raft.commit_index == 0
 
 
+def test_02_who_is_whole_again_in_an_idle_group_counts_without_another_entry() -> None:
+    """Item 2: nobody has to write something first."""
+    group = Group.of(3)
+    leader = group.elect(1)
+    group.propose(1, b"a", b"b")
+    group.tick(TWO_HEARTBEATS)
+    group.cores[2] = make(2, recovering=True, life=7)
+    group.tick(6 * TWO_HEARTBEATS)
+    assert not group[2].raft.recovering
+    assert leader.raft.progress[2].counted_index == leader.raft.log.last_index
+
+
 # 16. Producer id + sequence deduplication lives in the replicated state: a retry across a failover writes
 #     once.
 
@@ -1356,35 +1408,6 @@ def test_19_nothing_is_acknowledged_by_a_disk_that_is_full_or_failing(state: str
     assert read_all(stage.replica(1)) == read_all(stage.replica(2)) == read_all(stage.replica(3))
 
 
-# 20. Raft index is not message offset: no-ops and position updates take an index and no offset.
-
-
-def test_20_offsets_are_gapless_although_other_entries_take_indexes() -> None:
-    """Item 20."""
-    stage = make_stage()
-    expected: list[bytes | None] = []
-    for broker in (1, 2, 3, 1):
-        elect(stage, broker)  # a no-op each time
-        value = b"from %d" % len(expected)
-        outcomes = write(stage, broker, encode_values([value, value], timestamp=0))
-        commit(stage, broker, Position("reader", len(expected)))
-        stage.stabilize()
-        learner = Configuration.of([1, 2, 3], [9] if broker == 1 else [])
-        assert stage.replica(broker).raft.propose_configuration(learner) is None
-        stage.work(broker)
-        stage.stabilize()
-        assert not isinstance(outcomes[0], TalwegError)
-        assert [one.first_offset for one in outcomes[0]] == [len(expected)]
-        expected += [value, value]
-    stage.pass_time(4)
-    for broker in (1, 2, 3):
-        replica = stage.replica(broker)
-        assert read_all(replica) == expected
-        assert replica.high_watermark == len(expected) == 8
-        assert replica.state.positions == {"reader": 6}
-        headers = [read_header(entry.payload) for entry in committed(replica) if entry.kind == Kind.RECORDS]
-        assert [header.first_offset for header in headers] == [0, 2, 4, 6]
-        assert replica.raft.log.last_index == 16  # four each of no-ops, records, positions, configurations
 def test_19_a_leader_whose_disk_hangs_makes_way_and_does_not_stand_before_it_is_durable() -> None:
     """Item 19: the others hear it and commit without it, so nothing else would ever unseat it."""
     settings = Settings(heartbeat_ticks=2, election_ticks=TIMEOUT, write_ticks_max=3 * TIMEOUT)
@@ -1438,3 +1461,32 @@ def test_19_a_leader_without_which_nobody_can_lead_has_nobody_to_make_way_for(vo
     assert group.leaders == [1]
 
 
+# 20. Raft index is not message offset: no-ops and position updates take an index and no offset.
+
+
+def test_20_offsets_are_gapless_although_other_entries_take_indexes() -> None:
+    """Item 20."""
+    stage = make_stage()
+    expected: list[bytes | None] = []
+    for broker in (1, 2, 3, 1):
+        elect(stage, broker)  # a no-op each time
+        value = b"from %d" % len(expected)
+        outcomes = write(stage, broker, encode_values([value, value], timestamp=0))
+        commit(stage, broker, Position("reader", len(expected)))
+        stage.stabilize()
+        learner = Configuration.of([1, 2, 3], [9] if broker == 1 else [])
+        assert stage.replica(broker).raft.propose_configuration(learner) is None
+        stage.work(broker)
+        stage.stabilize()
+        assert not isinstance(outcomes[0], TalwegError)
+        assert [one.first_offset for one in outcomes[0]] == [len(expected)]
+        expected += [value, value]
+    stage.pass_time(4)
+    for broker in (1, 2, 3):
+        replica = stage.replica(broker)
+        assert read_all(replica) == expected
+        assert replica.high_watermark == len(expected) == 8
+        assert replica.state.positions == {"reader": 6}
+        headers = [read_header(entry.payload) for entry in committed(replica) if entry.kind == Kind.RECORDS]
+        assert [header.first_offset for header in headers] == [0, 2, 4, 6]
+        assert replica.raft.log.last_index == 16  # four each of no-ops, records, positions, configurations

@@ -167,6 +167,13 @@ def test_a_follower_that_lost_its_log_is_believed() -> None:
     progress.lost_its_log(4)
     assert (progress.feeding, progress.match_index, progress.next_index) == (Feeding.PROBE, 4, 5)
     assert not paused(progress)
+    assert progress.counted_index == 9  # it does not vote before it has all of that again
+
+
+def test_one_that_lost_its_log_and_votes_is_not_counted_on() -> None:
+    progress = replicating(9)
+    progress.lost_its_log(4, recovering=False)
+    assert (progress.match_index, progress.next_index, progress.counted_index) == (4, 5, 4)
 
 
 def test_what_is_acknowledged_while_it_recovers_moves_it_on_but_does_not_count() -> None:

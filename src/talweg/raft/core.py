@@ -228,8 +228,10 @@ class Raft:
         """The connection to a peer broke. If it led, it is probably dead: look for another soon.
 
         Only a hint: a leader that others still hear keeps their votes (pre-vote), and is followed
-        again with its next message.
+        again with its next message. To a leader, that the peer may be another when it is back.
         """
+        if self.role is Role.LEADER:
+            leading.lost_contact(self, peer)
         if self.role is Role.FOLLOWER and self.leader == peer:
             self.leader = None
             # As if it had been silent long enough to be doubted; the random rest of the wait remains,
@@ -339,12 +341,12 @@ class Raft:
         return HardState(self.term, self.vote, self.recovering)
 
     @property
-    def may_campaign(self) -> bool:
-    @property
     def disk_hangs(self) -> bool:
         """Whether a write has been under way for so long that it may never end."""
         return bool(self._writes) and self.clock - self._writes[0].taken_at > self.settings.write_ticks_max
 
+    @property
+    def may_campaign(self) -> bool:
         """A voter with a sound disk and a log it has not lost."""
         if self.recovering or self.disk_failed or self.disk_hangs:
             return False

@@ -66,7 +66,7 @@ def _hears_a_quorum(raft: "Raft") -> bool:
 
 def _others_heard(raft: "Raft") -> int:
     oldest = raft.clock - raft.settings.election_ticks
-    heard = int(raft.replica in raft.configuration.voters)
+    heard = 0
     for voter in raft.configuration.voters:
         if voter != raft.replica and raft.progress[voter].heard_at > oldest:
             heard += 1
@@ -204,14 +204,15 @@ def handle_append_reply(raft: "Raft", reply: AppendReply) -> None:
         if reply.index == 0:
             return  # it answers a message of an earlier term: what follows nothing is never rejected
         retry_index = _retry_index(raft, reply)
-        if reply.recovering and reply.index <= progress.match_index:
-            progress.lost_its_log(retry_index)
+        forgetful = reply.recovering and reply.index <= progress.match_index
+        if forgetful or progress.has_lost(reply.index, reply.life):
+            progress.lost_its_log(retry_index, recovering=reply.recovering)
             feed(raft, reply.source, progress)
         elif progress.rejected(reply.index, retry_index):
             feed(raft, reply.source, progress)
         return
     assert reply.index <= raft.log.last_index, "a follower holds what its leader does not"
-    if progress.acknowledged(reply.index, recovering=reply.recovering):
+    if progress.acknowledged(reply.index, recovering=reply.recovering, life=reply.life):
         advance_commit(raft)
     feed(raft, reply.source, progress)
     if raft.transfer_target == reply.source:
@@ -266,7 +267,9 @@ def handle_heartbeat_reply(raft: "Raft", reply: HeartbeatReply) -> None:
     if progress.feeding is Feeding.INSTALL:
         if raft.clock - progress.sent_at >= raft.settings.election_ticks:
             progress.probe_again()
-    elif progress.stalled() and (progress.counted_index < raft.log.last_index or reply.recovering):
+    elif progress.stalled() and (
+        progress.counted_index < raft.log.last_index or reply.recovering or progress.feeding is Feeding.PROBE
+    ):
         _find_out(raft, reply.source, progress)
     feed(raft, reply.source, progress)
 
@@ -282,6 +285,14 @@ def _find_out(raft: "Raft", peer: int, progress: Progress) -> None:
     elif progress.feeding is Feeding.REPLICATE or progress.next_index > raft.log.last_index:
         _send_append(raft, peer, progress, [], 0)
     # Otherwise the probe itself goes out again.
+
+
+def lost_contact(raft: "Raft", peer: int) -> None:
+    """The connection to a follower broke. It may come back with less than it acknowledged, and not know: it
+    is asked, even if there is nothing to send."""
+    progress = raft.progress.get(peer)
+    if progress is not None and progress.feeding is Feeding.REPLICATE:
+        progress.probe_again()
 
 
 def advance_commit(raft: "Raft") -> None:

@@ -17,6 +17,7 @@ class Progress:
 
     def __init__(self, next_index: int, clock: int) -> None:
         self.match_index = 0  # durable there, as far as its replies told
+        self.match_life = 0  # the life in which it told so
         self.counted_index = 0  # the same, by replies of a replica that was not recovering: see `recovery`
         self.next_index = next_index  # the next to send
         self.feeding = Feeding.PROBE
@@ -50,12 +51,13 @@ class Progress:
         else:
             self.probe_sent = True
 
-    def acknowledged(self, index: int, *, recovering: bool = False) -> bool:
+    def acknowledged(self, index: int, *, recovering: bool = False, life: int = 0) -> bool:
         """It holds everything up to `index`. Whether that is news that counts."""
         news = index > self.counted_index and not recovering
         if news:
             self.counted_index = index
-        self.match_index = max(self.match_index, index)
+        if index >= self.match_index:
+            self.match_index, self.match_life = index, life
         self.next_index = max(self.next_index, index + 1)
         while self._inflight and self._inflight[0][0] <= index:
             self._inflight_bytes -= self._inflight.popleft()[1]
@@ -82,8 +84,16 @@ class Progress:
         self.probe_sent = False
         return True
 
-    def lost_its_log(self, retry_index: int) -> None:
-        """It says that it is recovering: what it acknowledged before is there no longer."""
+    def has_lost(self, prev_index: int, life: int) -> bool:
+        """It could not append after `prev_index`: whether it had acknowledged that, in an earlier life."""
+        return prev_index <= self.match_index and life != self.match_life
+
+    def lost_its_log(self, retry_index: int, *, recovering: bool = True) -> None:
+        """What it acknowledged before is there no longer. It is recovering, or does not know of its loss
+        (a disk that lied, a backup that was restored)."""
+        if not recovering:
+            # It votes all the same: nothing more may be committed by counting on what it has not.
+            self.counted_index = min(self.counted_index, retry_index)
         self.match_index = min(self.match_index, retry_index)
         self.next_index = retry_index + 1
         self._feed(Feeding.PROBE)
