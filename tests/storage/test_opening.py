@@ -141,14 +141,21 @@ def test_size_and_age_each_suffice() -> None:
     assert head_to_drop([], bytes_max=0, before_timestamp=1_000) is None
 
 
-def test_files_that_are_not_durable_do_not_wait_for_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("durable", [True, False])
+def test_files_that_are_not_durable_wait_for_the_disk_with_votes_alone(
+    durable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fdatasync", synced.append)
-    for durable in (True, False):
-        store = open_stores(str(tmp_path / str(durable)), durable=durable).open("group", 1)
-        store.write(Write(hard_state=HardState(term=1)))
-        store.sync()
-        assert bool(synced) is durable
-        synced.clear()
+    synced: list[str] = []
+
+    def sync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    store = open_stores(str(tmp_path), durable=durable).open("group", 1)
+    synced.clear()
+    store.write(Write(hard_state=HardState(term=1, vote=2)))
+    store.sync()
+    assert synced == ["state"]
+    synced.clear()
+    write(store, LogMaker().noop())
+    assert [name.endswith(".log") for name in synced] == [True] * durable

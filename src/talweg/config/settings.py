@@ -190,7 +190,8 @@ class BrokerSettings(ProcessSettings, frozen=True, kw_only=True):
             "TALWEG_DURABILITY",
             choice("disk", "memory"),
             "What a majority has done with a message when it is acknowledged: synced it to disk, or only "
-            "taken it. The latter is faster, and loses messages when a majority loses its power at once.",
+            "taken it. The latter is faster; a broker that loses its power loses its last messages, and they "
+            "are gone for good if the others that had them fail before it has fetched them again.",
         ),
     ] = "disk"
     tick_seconds: Annotated[

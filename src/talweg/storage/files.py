@@ -9,6 +9,7 @@ import fcntl
 import mmap
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -112,12 +113,13 @@ class RealFiles:
     """The machine's file system below one directory.
 
     One that is not `durable` does not wait for the disk: what was written outlives the process, but not
-    the machine. Whoever chooses that was told so.
+    the machine. Whoever chooses that was told so. Files of the names `synced` are waited for all the same.
     """
 
-    def __init__(self, root: Path | str, *, durable: bool = True) -> None:
+    def __init__(self, root: Path | str, *, durable: bool = True, synced: Collection[str] = ()) -> None:
         self.root = Path(root)
         self.durable = durable
+        self._synced = synced
         self._lock_descriptor = -1
         self._make_root()
 
@@ -129,7 +131,8 @@ class RealFiles:
             _sync_directory(path.parent)
 
     def open(self, path: str, *, create: bool = True) -> RealFile:
-        return RealFile(self.root / path, create=create, durable=self.durable)
+        durable = self.durable or path.rpartition("/")[2] in self._synced
+        return RealFile(self.root / path, create=create, durable=durable)
 
     def exists(self, path: str) -> bool:
         return (self.root / path).exists()

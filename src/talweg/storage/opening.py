@@ -8,6 +8,7 @@ from talweg.storage.contract import LogStores
 from talweg.storage.files import RealFiles
 from talweg.storage.memory import MemoryStores
 from talweg.storage.segments import SegmentStores
+from talweg.storage.state_file import STATE_NAME
 
 _EXPECTED = (
     "expected a directory, segments:///directory, memory://, sqlite:///file, "
@@ -21,7 +22,8 @@ _SQL_SCHEMES = ("sqlite", "postgresql", "mysql", "mariadb")
 def open_stores(url: str, *, durable: bool = True) -> LogStores:
     """The stores at a URL or, without a scheme, in a directory. Raises InvalidSetting, StorageError.
 
-    Segment files that are not `durable` do not wait for the disk; databases have settings of their own.
+    Segment files that are not `durable` wait for the disk with votes alone; databases have settings of their
+    own.
     """
     if "://" not in url:
         return _segments(url, url, durable)
@@ -60,7 +62,9 @@ def _files(path: str, url: str, durable: bool) -> RealFiles:
     if not path or "\0" in path:
         raise InvalidSetting(f"storage {url!r}: {_EXPECTED}")
     try:
-        files = RealFiles(path, durable=durable)
+        # Whoever forgets a vote gives it twice: then there are two leaders, whatever may be lost. It changes
+        # only with elections, so to wait for it costs next to nothing.
+        files = RealFiles(path, durable=durable, synced=(STATE_NAME,))
         files.lock()
     except OSError as error:
         raise InvalidSetting(f"storage {url!r}: the directory cannot be used: {error}") from error
