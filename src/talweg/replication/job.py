@@ -1,4 +1,4 @@
-"""One driver's work for the disk, done outside the event loop."""
+"""One driver's work for the disk, done outside the event loop, and what gathers for the next."""
 
 from collections import deque
 
@@ -8,6 +8,47 @@ from talweg.raft import AppendReply, Message, Snapshot
 from talweg.storage import LogStore, Write
 
 _SMALL_BYTES_MAX = 64 << 10
+# A disk that hangs may do so for days, and others go on asking. What they were to be told long ago is left
+# out, as if the network had lost it.
+_MESSAGES_MAX = 64
+
+
+class Gathered:
+    """For the next job: writes in order, and messages that may leave once all of them are durable."""
+
+    def __init__(self) -> None:
+        self.number = 0  # of the last Ready in it
+        self.writes: deque[Write] = deque()
+        self.messages: list[Message] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.writes or self.messages)
+
+    def add(self, number: int, write: Write | None, messages: list[Message]) -> None:
+        """A Ready: perhaps something to write, and what is promised with it or with what went before."""
+        self.number = number
+        if write is not None:
+            self.writes.append(write)
+        for message in messages:
+            if self.messages and (both := _in_one(self.messages[-1], message)) is not None:
+                self.messages[-1] = both
+            else:
+                self.messages.append(message)
+        del self.messages[:-_MESSAGES_MAX]
+
+
+def _in_one(earlier: Message, later: Message) -> Message | None:
+    # Of acknowledgements that leave together, the one that goes furthest says it all. (The last one may be
+    # the answer to something that came again.)
+    if (
+        not isinstance(earlier, AppendReply)
+        or not isinstance(later, AppendReply)
+        or earlier.rejected
+        or later.rejected
+        or (earlier.target, earlier.term, earlier.recovering) != (later.target, later.term, later.recovering)
+    ):
+        return None
+    return later if later.index >= earlier.index else earlier
 
 
 class Job(msgspec.Struct):
@@ -55,19 +96,3 @@ class Job(msgspec.Struct):
             self.store.uncache()
         if self.snapshot is not None:
             self.store.save_snapshot(self.snapshot)
-
-
-def newest_promises(messages: list[Message]) -> list[Message]:
-    """Of acknowledgements that leave together, the last one says it all."""
-    kept: list[Message] = []
-    for message in messages:
-        last = kept[-1] if kept else None
-        if (
-            isinstance(message, AppendReply)
-            and isinstance(last, AppendReply)
-            and (last.target, last.term, last.rejected) == (message.target, message.term, False)
-            and not message.rejected
-        ):
-            kept.pop()
-        kept.append(message)
-    return kept

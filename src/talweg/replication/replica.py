@@ -5,7 +5,6 @@ Synchronous and without threads of its own. It says what to write (`take_job`), 
 simulation with virtual time. Call `pump` after anything that happened.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -30,7 +29,7 @@ from talweg.raft import (
     configuration_at,
 )
 from talweg.records import Kind, peek
-from talweg.replication.job import Job, newest_promises
+from talweg.replication.job import Gathered, Job
 from talweg.replication.proposals import Done, Proposals
 from talweg.replication.retention import Hold, Needed
 from talweg.replication.staging import Item, staged_frame
@@ -86,7 +85,7 @@ class Replica:
         self._snapshot_interval_bytes = snapshot_interval_bytes
         self._bytes_since_snapshot = 0
         self._proposals = Proposals(self.raft, self._entries, self.confirm_leadership)
-        self._queued: deque[tuple[int, Write | None, list[Message]]] = deque()
+        self._gathered = Gathered()
         self._job: Job | None = None  # under way
         self._snapshot_wanted: Snapshot | None = None
         self._drop_wanted: int | None = None
@@ -181,7 +180,7 @@ class Replica:
         """Whether `pump` or `take_job` would have anything to do, as far as the core and the disk go."""
         raft = self.raft
         return bool(
-            self._queued
+            self._gathered
             or self._snapshot_wanted is not None
             or self._drop_wanted is not None
             or raft.applied_index < raft.commit_index
@@ -191,18 +190,15 @@ class Replica:
     def take_job(self) -> Job | None:
         """Everything for the disk since the last job, which must be over. Runs as `write`, `finish`."""
         if self._job is not None or not (
-            self._queued or self._snapshot_wanted is not None or self._drop_wanted is not None
+            self._gathered or self._snapshot_wanted is not None or self._drop_wanted is not None
         ):
             return None
-        writes = deque(write for _, write, _ in self._queued if write is not None)
-        after = newest_promises([message for _, _, messages in self._queued for message in messages])
-        number = self._queued[-1][0] if self._queued else 0
-        self._queued.clear()
+        gathered, self._gathered = self._gathered, Gathered()
         self._job = Job(
             self.store,
-            number,
-            writes,
-            after,
+            gathered.number,
+            gathered.writes,
+            gathered.messages,
             self._snapshot_wanted,
             self._drop_wanted,
             is_follower=self.raft.role is not Role.LEADER,
@@ -356,13 +352,13 @@ class Replica:
                 entries=ready.entries,
                 hard_state=ready.hard_state,
             )
-            self._queued.append((ready.number, write, ready.messages_after))
+            self._gathered.add(ready.number, write, ready.messages_after)
         elif ready.messages_after:
-            if self._job is None and not self._queued:
+            if self._job is None and not self._gathered:
                 self.outbox.extend(ready.messages_after)
             else:
                 # A promise about what an earlier Ready wrote: it waits for that one.
-                self._queued.append((ready.number, None, ready.messages_after))
+                self._gathered.add(ready.number, None, ready.messages_after)
         self._confirmed.extend(ready.reads)
         if self._confirmed or ready.commit_index > self.raft.applied_index:
             self._apply()
