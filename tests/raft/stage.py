@@ -142,7 +142,7 @@ class Stage:
             replica.pump()
             self._note_changes(broker)
             self._collect(broker)
-            busy = self._work_for_disk(broker) or self._read_for_followers(broker)
+            busy = self._work_for_disk(broker) or self._read_for_followers(broker) or replica.has_more
 
     def _collect(self, broker: int) -> None:
         self.network += self.nodes[broker].take_messages()

@@ -23,6 +23,9 @@ from talweg.replication.replica import Replica
 from talweg.replication.writer import WorkDone, Writer
 from talweg.storage import LogStore, LogStores
 
+# Of work for the groups in one turn. Whoever is left is next: heartbeats, and their answers, come in between.
+_TURN_SECONDS_MAX = 0.05
+
 _log = logging.getLogger("talweg.replication")
 
 
@@ -355,10 +358,18 @@ class ReplicaHost:
         touched, self._touched = self._touched, {}
         outgoing, self._outgoing = self._outgoing, {}
         jobs: list[tuple[Job, WorkDone]] = []
-        for incarnation, group in touched.items():
+        assert self._loop is not None
+        now, end = self._loop.time, self._loop.time() + _TURN_SECONDS_MAX
+        behind: list[Group] = []
+        for place, (incarnation, group) in enumerate(touched.items()):
+            if place and now() > end:
+                self._touch(group)
+                continue
             replica = group.replica
             if not self._guarded(group, replica.pump):
                 continue
+            if replica.has_more:
+                behind.append(group)
             if replica.outbox:
                 messages, replica.outbox = replica.outbox, []
                 for message in messages:
@@ -368,6 +379,8 @@ class ReplicaHost:
                 jobs.append((job, self._done(group, job)))
             for fetch in replica.take_fetches():
                 self._fetch(group, fetch)
+        for group in behind:
+            self._touch(group)  # after those who have not had their turn
         if jobs:
             self._writer.submit(jobs)
         runs: wire.Runs = {}

@@ -58,6 +58,8 @@ class Proposals:
         self._waiting: deque[tuple[int, Sequence[Appended], Done]] = deque()
         self._tail_state = PartitionState()  # as of the log's end, when this replica leads `_term`
         self._term = 0  # the term that the above belongs to
+        self._next_term = 0  # the term for which it is brought to the log's end, and so far as
+        self._next_index = 0  # this
 
     def append(self, frames: list[bytes], done: Done) -> None:
         """Append frames, not yet stamped, in this order."""
@@ -80,8 +82,14 @@ class Proposals:
             return
         self._positions.append((positions, done))
 
-    def flush(self, state: PartitionState) -> None:
-        """Put everything that came into the log. `state` is the committed one."""
+    @property
+    def has_more(self) -> bool:
+        """Whether `flush` left something for the next one."""
+        return bool(self._frames or self._positions)
+
+    def flush(self, state: PartitionState, bytes_max: int) -> None:
+        """Put everything that came into the log. `state` is the committed one. A new leader reads the rest of
+        the log first, about `bytes_max` each time; until that is done, everything waits."""
         if not self._frames and not self._positions:
             return
         refusal = self._raft.refuses(0)
@@ -89,7 +97,8 @@ class Proposals:
             self._fail_gathered(self.refused(refusal))
             return
         try:
-            self._bring_tail_up_to_date(state)
+            if not self._is_up_to_date(state, bytes_max):
+                return
         except DamagedLog:
             raise
         except StorageError as error:
@@ -187,17 +196,24 @@ class Proposals:
         entries.append(Entry(index, term, Kind.POSITIONS, frame))
         self._waiting.extend((index, (), done) for _, done in groups)
 
-    def _bring_tail_up_to_date(self, state: PartitionState) -> None:
+    def _is_up_to_date(self, state: PartitionState, bytes_max: int) -> bool:
         # Committed state is not enough to recognise a retry: its first copy may be in the log and not
         # committed yet. A leader never truncates its own log, so within a term the tail only grows.
-        if self._term == self._raft.term:
-            return
+        raft = self._raft
+        if self._term == raft.term:
+            return True
         assert not self._waiting, "whoever waited for an earlier term was told when it was over"
-        tail = state.copy()
-        index, last_index = self._raft.applied_index, self._raft.log.last_index
-        while index < last_index:
-            for entry in self._read_entries(index + 1, last_index):
+        if self._next_term != raft.term or self._next_index < raft.log.start_index:
+            # Anew: for this term, or because retention has overtaken us.
+            self._next_term, self._next_index = raft.term, raft.applied_index
+            self._tail_state = state.copy()
+        while self._next_index < raft.log.last_index:
+            if bytes_max <= 0:
+                return False
+            for entry in self._read_entries(self._next_index + 1, raft.log.last_index):
                 if entry.kind not in (NOOP, CONFIGURATION):
-                    tail.fold(entry.payload)
-                index = entry.index
-        self._tail_state, self._term = tail, self._raft.term
+                    self._tail_state.fold(entry.payload)
+                self._next_index = entry.index
+                bytes_max -= len(entry.payload)
+        self._term = raft.term
+        return True

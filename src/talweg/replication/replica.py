@@ -37,7 +37,10 @@ from talweg.replication.state import PartitionState, Position
 from talweg.storage import LogStore, Write, head_to_drop
 from talweg.storage.frames import LAST_BARE_KIND
 
-_APPLY_CHUNK_BYTES = 4 << 20  # read at once when entries to apply are no longer at hand
+# Applied in one go, about. After a restart there may be a snapshot's interval of it in every group; of small
+# messages that takes seconds, and hearts have to beat meanwhile.
+_APPLY_BYTES = 1 << 20
+_READ_BYTES = 4 << 20  # of what is staged, in one go
 
 
 class Replica:
@@ -84,6 +87,7 @@ class Replica:
         self.start_offset = summary.start_offset  # the first message kept
         self._snapshot_interval_bytes = snapshot_interval_bytes
         self._bytes_since_snapshot = 0
+        self._to_apply_bytes = _APPLY_BYTES  # left of what this pump may apply
         self._proposals = Proposals(self.raft, self._entries, self.confirm_leadership)
         self._gathered = Gathered()
         self._job: Job | None = None  # under way
@@ -167,13 +171,21 @@ class Replica:
     # What is to be done
 
     def pump(self) -> None:
-        """Turn what happened into work: messages in `outbox`, a job, fetches."""
-        self._proposals.flush(self.state)
+        """Turn what happened into work: messages in `outbox`, a job, fetches. See `has_more`."""
+        self._to_apply_bytes = _APPLY_BYTES
+        self._proposals.flush(self.state, _APPLY_BYTES)
         while self.raft.has_ready:
             self._take(self.raft.ready())
         if self.raft.applied_index < self.raft.commit_index:
             self._apply()  # what could not be read from the disk then, perhaps can now
         self._proposals.fail_unless_leading()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there was more to apply than a pump may: another one goes on with it, after everyone else's
+        turn."""
+        behind = self._to_apply_bytes <= 0 and self.raft.applied_index < self.raft.commit_index
+        return behind or self._proposals.has_more
 
     @property
     def wants_pump(self) -> bool:
@@ -312,7 +324,7 @@ class Replica:
                 return [entry.payload for entry in at_hand]
             stable_index = last_index  # it was given to the disk this moment
         with self._looking_for_damage():
-            entries = self.store.read(first_index, _APPLY_CHUNK_BYTES, min(last_index, stable_index))
+            entries = self.store.read(first_index, _READ_BYTES, min(last_index, stable_index))
         return [entry.payload for entry in entries]
 
     @contextmanager
@@ -370,11 +382,13 @@ class Replica:
         raft = self.raft
         before = raft.applied_index
         try:
-            while raft.applied_index < raft.commit_index:
+            while raft.applied_index < raft.commit_index and self._to_apply_bytes > 0:
                 entries = self._entries(raft.applied_index + 1, raft.commit_index)
                 frames = [entry.payload for entry in entries if entry.kind > LAST_BARE_KIND]
                 self.state.fold_all(frames)
-                self._bytes_since_snapshot += sum(map(len, frames))
+                frames_bytes = sum(map(len, frames))
+                self._bytes_since_snapshot += frames_bytes
+                self._to_apply_bytes -= frames_bytes
                 raft.applied(entries[-1].index)
         except DamagedLog:
             raise
@@ -397,11 +411,12 @@ class Replica:
                 done(None)
 
     def _entries(self, first_index: int, last_index: int) -> list[Entry]:
+        """Some of these, from the first on."""
         if first_index >= self.raft.log.tail_first:
-            entries = self.raft.log.tail(first_index)
+            entries = self.raft.log.slice(first_index, _APPLY_BYTES)
             return entries[: last_index + 1 - first_index]
         last_index = min(last_index, self.raft.log.tail_first - 1)
-        return self.store.read(first_index, _APPLY_CHUNK_BYTES, last_index)
+        return self.store.read(first_index, _APPLY_BYTES, last_index)
 
 
 def _nothing() -> None:

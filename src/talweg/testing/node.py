@@ -111,12 +111,12 @@ class SimulatedNode:
         job.write()
         job.finish()
         self.replica.job_done(job)
-        self.replica.pump()
+        self.pump()
 
     def settle(self) -> None:
         """Do all disk work there is, and all reads for slow followers."""
         assert self.replica is not None
-        self.replica.pump()
+        self.pump()
         while True:
             job, fetches = self.replica.take_job(), self.replica.take_fetches()
             if job is None and not fetches:
@@ -125,4 +125,11 @@ class SimulatedNode:
                 self.run_job(job)
             for fetch in fetches:
                 self.replica.fetched(fetch, self.replica.fetch(fetch))
+            self.pump()
+
+    def pump(self) -> None:
+        """`Replica.pump`, until nothing is left."""
+        assert self.replica is not None
+        self.replica.pump()
+        while self.replica.has_more:
             self.replica.pump()

@@ -277,6 +277,8 @@ class Broker:
         for fetch in replica.take_fetches():
             self._cluster.counts[f"fetches of {_wanted(fetch)}"] += 1
             self._disk(self._reading(fetch))
+        if replica.has_more:
+            self._carry_out()
 
     def _disk(self, action: Action, delay_us: int | None = None) -> None:
         def act() -> None:
