@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -285,6 +286,28 @@ def test_a_follower_that_was_away_catches_up_from_the_leaders_disk(tmp_path: Pat
             back = await host.open_group("topic-0", 7, Configuration.of([1, 2, 3]))
             await wait_until(lambda: back.replica.high_watermark == 200)
             assert values_on(back) == values_on(leader)
+
+    run(test())
+
+
+def test_all_groups_together_keep_little_at_hand_for_a_broker_that_is_away(tmp_path: Path) -> None:
+    async def test() -> None:
+        settings = msgspec.structs.replace(QUICK, tails_bytes_max=20_000)
+        async with Hosts(tmp_path, settings=settings) as hosts:
+            await wait_until(lambda: all(len(host.connected) == 2 for host in hosts.hosts.values()))
+            await hosts.stop(3)
+            for incarnation in range(1, 5):
+                await hosts.open_group(f"topic-{incarnation}", incarnation)
+            leaders = [await hosts.wait_for_leader(incarnation) for incarnation in range(1, 5)]
+            for leader in leaders:
+                for _ in range(10):
+                    await append(leader, Random(1).randbytes(2_000))
+            rafts = [leader.replica.raft for leader in leaders]
+            await wait_until(lambda: sum(raft.log.tail_bytes for raft in rafts) <= 20_000)
+            host = await hosts.start(3)
+            for incarnation in range(1, 5):
+                await host.open_group(f"topic-{incarnation}", incarnation, Configuration.of([1, 2, 3]))
+                await hosts.wait_for_agreement(incarnation)
 
     run(test())
 

@@ -244,6 +244,10 @@ class Raft:
         self.applied_index = index
         self._release_tail()
 
+    def let_go_of_tail(self) -> None:
+        """Memory is short: keep nothing at hand for followers that lag."""
+        self.log.release(min(self.applied_index, self.stable_index))
+
     def drop_head(self, index: int) -> None:
         """Retention: the log up to and including `index` is gone."""
         assert index <= self.applied_index and index <= self.stable_index

@@ -35,6 +35,8 @@ class HostSettings(msgspec.Struct, frozen=True):
     tick_seconds: float = 0.1
     raft: Settings = Settings()
     snapshot_interval_bytes: int = 64 << 20
+    # What all groups together keep at hand, as far as that is only for followers that lag.
+    tails_bytes_max: int = 256 << 20
     writer_threads: int = 4
     disk_retry_seconds: float = 0.5  # after a disk was full or failed
     # How long a busy thread may keep the interpreter from the others. With Python's own 5 ms the writers of
@@ -201,6 +203,22 @@ class ReplicaHost:
                     continue
                 if wants_work:
                     self._after_event(group)
+            self._bound_tails()
+
+    def _bound_tails(self) -> None:
+        # A broker that is away lags in all groups. What is let go of is read from the disk when it is back.
+        excess_bytes = -self.settings.tails_bytes_max
+        for group in self._groups.values():
+            excess_bytes += group.replica.raft.log.tail_bytes
+        if excess_bytes <= 0:
+            return
+        rafts = [group.replica.raft for group in self._groups.values()]
+        for raft in sorted(rafts, key=lambda raft: raft.log.tail_bytes, reverse=True):
+            excess_bytes -= raft.log.tail_bytes
+            raft.let_go_of_tail()
+            excess_bytes += raft.log.tail_bytes
+            if excess_bytes <= 0:
+                return
 
     def _packet_arrived(self, peer: int, packet: memoryview) -> None:
         if (heartbeats := wire.heartbeats_in(packet)) is not None:
