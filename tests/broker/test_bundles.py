@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from broker.primary import Brokers, wait_until
+from records.samples import empties
 from talweg.errors import BadRequest
 from talweg.protocol.bundles import (
     MSGPACK,
@@ -28,7 +29,7 @@ from talweg.protocol.bundles import (
     decode_outcomes,
     encode,
 )
-from talweg.records import Codec, encode_values
+from talweg.records import MESSAGES_MAX, Codec, encode_values
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -98,6 +99,37 @@ def test_takes_follow_the_position_and_end_empty(tmp_path: Path) -> None:
             assert value_of((await ask(brokers, leader, "take", [Take(10, "#1", None, 13)]))[0]) == b"b"
             assert await ask(brokers, leader, "take", [Take(10, "#1", 2, 14)]) == [Empty(2)]
             assert value_of((await ask(brokers, leader, "take", [Take(10, "#2", 0, 15)]))[0]) == b"a"
+
+    run(test())
+
+
+def test_takes_read_ahead_only_what_there_is_memory_for(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            leader = await brokers.topic()
+            values = [b"%d " % number + bytes(2 << 20) for number in range(6)]
+            frames = [encode_values([value], timestamp=5, codec=Codec.ZSTD) for value in values]
+            assert sum(map(len, frames)) < 64 << 10
+            written = await ask(brokers, leader, "append", [Append(10, frame) for frame in frames])
+            assert written == [Written(offset) for offset in range(6)]
+            decoded = brokers.running[leader].hosting._decoded
+            for number, value in enumerate(values):
+                (taken,) = await ask(brokers, leader, "take", [Take(10, "#1", number, number + 1)])
+                assert value_of(taken) == value
+                if number == 0:
+                    assert decoded.find(10, 0) is not None
+                    assert decoded.bytes_ < 5 << 20  # all of them would be 12 MiB
+
+    run(test())
+
+
+def test_a_single_batch_of_too_many_messages_is_refused(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            leader = await brokers.topic()
+            (refused,) = await ask(brokers, leader, "append", [Append(10, empties(MESSAGES_MAX + 1))])
+            assert isinstance(refused, Failed)
+            assert refused.code == "batch_too_large"
 
     run(test())
 

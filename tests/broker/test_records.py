@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 from broker.primary import QUICK, Brokers, wait_until
+from records.samples import empties
 from schema_check import check_schema
 from talweg.errors import (
     BadRequest,
+    BatchTooLarge,
     BodyTooLarge,
     CorruptBatch,
     GroupNotFound,
@@ -24,7 +26,7 @@ from talweg.errors import (
 from talweg.http import HttpResponse
 from talweg.protocol.batches import ARROW, FRAMES, NDJSON, OffsetsAnswer, PositionAnswer, Produced
 from talweg.protocol.transactions import STAGE_MIN
-from talweg.records import Batch, Codec, Kind, encode_frame, encode_values, frames
+from talweg.records import MESSAGES_MAX, Batch, Codec, Kind, encode_frame, encode_values, frames
 
 WATERMARK = "talweg-high-watermark"
 RECORDS = "/v1/topics/lines/partitions/0/records"
@@ -166,6 +168,47 @@ def test_what_is_no_batch_is_refused_and_leaves_nothing(
             with pytest.raises(error):
                 await asking.post(body, media_type)
             assert (await asking.get("offset=0")).body == b""
+
+    run(test())
+
+
+def test_a_batch_of_too_many_messages_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            asking = Asking(brokers, await brokers.topic())
+            sink = pa.BufferOutputStream()
+            table = pa.table({"value": pa.nulls(MESSAGES_MAX + 1, pa.binary())})
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            bodies = [(empties(MESSAGES_MAX + 1), FRAMES), (sink.getvalue().to_pybytes(), ARROW)]
+            for body, media_type in bodies:
+                with pytest.raises(BatchTooLarge, match=r"at most 1048576 .* in several batches"):
+                    await asking.post(body, media_type)
+            assert (await asking.post(empties(MESSAGES_MAX))).count == MESSAGES_MAX
+
+    run(test())
+
+
+def test_few_stored_bytes_that_become_many_are_answered_in_parts(tmp_path: Path) -> None:
+    async def test() -> None:
+        settings = msgspec.structs.replace(QUICK, fetch_bytes_max=64 << 10)
+        async with Brokers(tmp_path, 1, settings) as brokers:
+            asking = Asking(brokers, await brokers.topic())
+            values = [b"%d " % number + bytes(10_000) for number in range(30)]
+            body = b"".join(encode_values(values[i : i + 10], timestamp=1) for i in (0, 10, 20))
+            assert len(body) < 20_000
+            await asking.post(body)
+            for accept in (ARROW, NDJSON):
+                found: list[bytes] = []
+                while len(found) < 30:
+                    part = (await asking.get(f"offset={len(found)}", accept)).body
+                    if accept == ARROW:
+                        got = pa.ipc.open_stream(part).read_all()["value"].to_pylist()
+                    else:
+                        got = [msgspec.json.decode(line)["value"].encode() for line in part.splitlines()]
+                    assert len(got) == 1 or (got and len(part) <= 64 << 10)
+                    found += got
+                assert found == values
 
     run(test())
 

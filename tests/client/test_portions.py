@@ -8,9 +8,11 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
+from talweg.client.columns import cut
 from talweg.client.delivery import Fate
 from talweg.client.portions import Portions, halfway
 from talweg.errors import NotLeader, Overloaded, Unavailable
+from talweg.records import MESSAGES_MAX
 
 PARTITIONS = 3
 
@@ -66,6 +68,14 @@ def test_what_was_accepted_and_the_rest_are_all_of_it_in_order(accepted: int) ->
         assert place is None or {crc32c(b"%d" % (n % 7)) % PARTITIONS for n in numbers} == {place}
         assert numbers == sorted(numbers)
     assert sorted(int(value) for values in taken.values() for value in values) == list(range(900))
+
+
+def test_no_piece_has_more_messages_than_a_batch_may_hold() -> None:
+    count = 2 * MESSAGES_MAX + 10
+    nothing = pa.record_batch({"value": pa.nulls(count, pa.binary())})
+    pieces = [piece.num_rows for piece, _ in cut(nothing, 32 << 20)]
+    assert sum(pieces) == count
+    assert max(pieces) <= MESSAGES_MAX
 
 
 def test_an_error_that_is_raised_for_everybody_stays_as_it_is() -> None:

@@ -131,6 +131,11 @@ def compressed(raw: bytes, codec: Codec, **header: Any) -> bytes:
     return encode_frame(Kind.RECORDS, stored, codec=codec, **header)
 
 
+def empties(count: int, **header: Any) -> bytes:
+    """A RECORDS frame of so many empty messages, which are more than would be made today, perhaps."""
+    return compressed(bytes(4 * (count + 1) + 7 & ~7), Codec.ZSTD, count=count, **header)
+
+
 def opaque(body: bytes = b"") -> tuple[Header, bytes]:
     frame = encode_frame(Kind.POSITIONS, body, index=7, term=2, first_offset=40)
     return read_header(frame), frame

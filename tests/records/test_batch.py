@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from records.samples import FULL, MANY, NOW, ONE, Rows, header_table, messages_of, raw_body, rows
+from records.samples import FULL, MANY, NOW, ONE, Rows, empties, header_table, messages_of, raw_body, rows
 from talweg.errors import BadRequest, BatchTooLarge, CorruptBatch
 from talweg.records import (
     HEADER_BYTES,
+    MESSAGES_MAX,
     RAW_BYTES_MAX,
     SCHEMA,
     Batch,
@@ -143,6 +144,35 @@ def test_what_no_reader_would_accept_is_not_written() -> None:
     for values in ([half, half], [half, half] + [b""] * QUICK_MESSAGES_MAX):
         with pytest.raises(BatchTooLarge):
             encode_values(values, timestamp=0)
+
+
+def test_a_batch_of_too_many_messages_is_not_made_and_one_that_was_is_read() -> None:
+    with pytest.raises(BatchTooLarge, match=r"1048577 messages, at most 1048576 .* in several batches"):
+        encode_values([b""] * (MESSAGES_MAX + 1), timestamp=0)
+    for count in (MESSAGES_MAX, MESSAGES_MAX + 1):
+        frame = empties(count)
+        assert len(Batch.from_frame(frame)) == count
+        if count > MESSAGES_MAX:
+            with pytest.raises(BatchTooLarge, match="in several batches"):
+                Batch.from_frame(frame, messages_max=MESSAGES_MAX)
+        else:
+            Batch.from_frame(frame, messages_max=MESSAGES_MAX)
+
+
+@given(rows(count_max=70), st.data())
+def test_some_messages_of_a_batch_as_arrow(given: Rows, data: st.DataObject) -> None:
+    batch = Batch.from_frame(stamp(given.encode(), index=1, term=1, first_offset=7))
+    begin = data.draw(st.integers(0, len(batch) - 1))
+    end = data.draw(st.integers(begin + 1, len(batch)))
+    part = batch.to_arrow(begin=begin, end=end)
+    part.validate(full=True)
+    assert part == batch.to_arrow().slice(begin, end - begin)
+    # What fits is found without making it: it fits, and one more would not.
+    bytes_max = data.draw(st.integers(0, 3000))
+    fits = batch.fitting(begin, bytes_max)
+    assert fits == 0 or batch._arrow_bytes(begin, begin + fits) <= bytes_max
+    assert begin + fits == len(batch) or batch._arrow_bytes(begin, begin + fits + 1) > bytes_max
+    assert batch._arrow_bytes(begin, end) >= part.nbytes - 64  # bits and the first ends
 
 
 def test_optional_columns_are_stored_only_when_they_say_something() -> None:

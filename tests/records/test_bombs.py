@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import talweg
-from records.samples import compressed
+from records.samples import compressed, empties
 from talweg.records import Codec
 
 BOMB_BYTES = 256 << 20
@@ -22,7 +22,7 @@ PROGRAM = """
 import resource, struct, sys
 import pyarrow as pa
 from talweg.errors import TalwegError
-from talweg.records import Batch, encode_values, frames_to_ipc, ipc_to_batches
+from talweg.records import Batch, encode_values, frames_to_ipc, frames_to_ndjson, ipc_to_batches
 
 given = []
 while size := sys.stdin.buffer.read(8):
@@ -129,6 +129,15 @@ def test_a_negative_length_does_not_make_up_for_a_huge_one() -> None:
     struct.pack_into("<q", forged, offsets, 2**40)
     struct.pack_into("<q", forged, data, -(2**40))
     assert outcomes("ipc_to_batches(data)", bytes(forged)) == ["CorruptBatch"]
+
+
+def test_an_answer_takes_no_more_memory_than_it_may_have_whatever_its_frames_become() -> None:
+    bomb = empties(8_000_000)
+    assert len(bomb) < 4 << 10
+    assert outcomes("frames_to_ipc([data] * 4)", bomb) == ["MemoryError"]
+    for write in ("frames_to_ipc", "frames_to_ndjson"):
+        bounded = f"made = {write}([data] * 4, bytes_max=4 << 20)"
+        assert outcomes(f"{bounded}; assert 3 << 20 < len(made) <= 4 << 20", bomb) == ["fine"], write
 
 
 def test_views_that_stand_for_a_thousand_times_their_bytes_are_refused() -> None:

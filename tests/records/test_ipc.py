@@ -79,6 +79,32 @@ def test_a_reader_picks_columns_and_where_to_begin() -> None:
         frames_to_ipc(frames, columns=["colour"])
 
 
+@given(st.lists(rows(count_max=70), min_size=1, max_size=3), st.integers(0, 6000))
+def test_a_stream_that_must_stay_small_ends_early_and_the_next_one_goes_on(
+    parts: list[Rows], bytes_max: int
+) -> None:
+    frames, first = [], 0
+    for part in parts:
+        frames.append(at(part.encode(), first))
+        first += len(part.values)
+    found: list[Any] = []
+    while sum(batch.num_rows for batch in found) < first:
+        stream = frames_to_ipc(frames, from_offset=sum(b.num_rows for b in found), bytes_max=bytes_max)
+        batches = [*pa.ipc.open_stream(stream)]
+        count = sum(batch.num_rows for batch in batches)
+        assert count == 1 or (count > 1 and len(stream) <= bytes_max)
+        found += batches
+    whole = pa.ipc.open_stream(frames_to_ipc(frames)).read_all()
+    assert pa.Table.from_batches(found).combine_chunks() == whole.combine_chunks()
+
+
+def test_many_small_frames_count_with_what_each_takes_in_a_stream() -> None:
+    frames = [at(ONE.encode(), offset) for offset in range(1000)]
+    stream = frames_to_ipc(frames, bytes_max=100_000)
+    assert len(stream) <= 100_000
+    assert pa.ipc.open_stream(stream).read_all()["offset"].to_pylist()[:50] == [*range(50)]
+
+
 def test_no_frames_are_a_stream_without_batches() -> None:
     assert pa.ipc.open_stream(frames_to_ipc([])).read_all().num_rows == 0
     assert ipc_to_batches(frames_to_ipc([])) == []

@@ -151,6 +151,28 @@ def test_no_lines_are_no_batch() -> None:
             ndjson_to_frame(text, timestamp=0)
 
 
+@given(st.lists(rows(count_max=70), min_size=1, max_size=3), st.integers(0, 6000))
+def test_lines_that_must_stay_few_end_early_and_the_next_ones_go_on(
+    parts: list[Rows], bytes_max: int
+) -> None:
+    frames, first = [], 0
+    for part in parts:
+        frames.append(stamp(part.encode(), index=1, term=1, first_offset=first))
+        first += len(part.values)
+    found: list[bytes] = []
+    while len(found) < first:
+        text = frames_to_ndjson(frames, from_offset=len(found), bytes_max=bytes_max)
+        lines = text.splitlines(keepends=True)
+        assert len(lines) == 1 or (lines and len(text) <= bytes_max)
+        found += lines
+    assert b"".join(found) == frames_to_ndjson(frames)
+
+
+def test_long_and_many_lines_are_written_in_portions_without_a_gap() -> None:
+    rows = Rows([bytes(300_000), *([b""] * 20_000), b"x" * 300_000])
+    assert [line["offset"] for line in read(rows.encode())] == [*range(20_002)]
+
+
 def test_the_limit_is_checked_first() -> None:
     text = b'{"value":"a"}\n'
     assert ndjson_to_frame(text, timestamp=0, bytes_max=len(text))

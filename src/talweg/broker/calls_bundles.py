@@ -27,7 +27,7 @@ from talweg.protocol.bundles import (
     encode,
     failed,
 )
-from talweg.records import Batch, Kind, peek
+from talweg.records import MESSAGES_MAX, Batch, Kind, peek
 from talweg.replication.proposals import Outcome as AppendOutcome
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _check(frame: bytes) -> None:
     if peek(frame)[0] != Kind.RECORDS:
         raise CorruptBatch("only records can be appended")
     check_no_items([frame])
-    Batch.from_frame(frame)
+    Batch.from_frame(frame, messages_max=MESSAGES_MAX)
 
 
 def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:

@@ -48,6 +48,7 @@ from talweg.protocol.batches import (
 from talweg.protocol.bundles import position_name
 from talweg.protocol.transactions import TRANSACTIONS
 from talweg.records import (
+    MESSAGES_MAX,
     RAW_BYTES_MAX,
     STAGE_ID_MIN,
     Batch,
@@ -103,7 +104,8 @@ class RecordCalls:
                 parameters=Fetch,
                 answer=RawAnswer(
                     MEDIA_TYPES,
-                    "Messages from the offset on. Frames are whole: the first may begin before it.",
+                    "Messages from the offset on. Frames are whole: the first may begin before it. Arrow and "
+                    "JSON end where the limit of an answer is reached: the next fetch goes on behind that.",
                     (
                         ("Talweg-Start-Offset", "The first offset that is kept"),
                         ("Talweg-High-Watermark", "The first offset that is not committed"),
@@ -166,7 +168,10 @@ class RecordCalls:
         body: bytes | list[bytes] = fetched.frames
         if request.media_type != FRAMES:
             encode = frames_to_ipc if request.media_type == ARROW else frames_to_ndjson
-            body = await asyncio.to_thread(encode, fetched.frames, from_offset=asked.offset)
+            # What is asked for is counted as it is stored: a few bytes there may be a thousand times as many.
+            body = await asyncio.to_thread(
+                encode, fetched.frames, from_offset=asked.offset, bytes_max=settings.fetch_bytes_max
+            )
         return RawResponse(
             body=body,
             media_type=request.media_type,
@@ -244,7 +249,7 @@ def records_in(body: bytes) -> list[bytes]:
         if header.kind is not Kind.RECORDS:
             raise CorruptBatch(f"a frame of {header.kind.name.lower()} cannot be produced, only records")
         frame = bytes(view)
-        Batch.from_frame(frame)
+        Batch.from_frame(frame, messages_max=MESSAGES_MAX)
         made.append(frame)
     if not made:
         raise CorruptBatch("no messages: a batch holds at least one")

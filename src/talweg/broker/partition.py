@@ -1,17 +1,18 @@
 """A partition on this broker: what its calls mean, over one group. Knows nothing of HTTP."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from talweg.broker.decoded import DecodedBatches
 from talweg.errors import NoQuorum, NotLeader, OffsetOutOfRange, TalwegError
 from talweg.protocol.bundles import Empty, Ends, Moved, Taken
-from talweg.records import STAGE_ID_MIN, Batch
+from talweg.records import STAGE_ID_MIN, Batch, read_header
 from talweg.replication import Appended, Group, Position, Replica
 
 _READ_AHEAD_BYTES = 64 << 10  # of frames, when single messages are taken
+_READ_AHEAD_RAW_BYTES = 4 << 20  # of the same once they are decompressed; the first of them counts as well
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -20,6 +21,16 @@ class Fetched(msgspec.Struct, frozen=True):
     frames: list[bytes]  # empty at the end of the log
     start_offset: int  # the first one kept
     high_watermark: int  # the first one not committed
+
+
+def _decoded_ahead(frames: Iterable[bytes]) -> Iterator[Batch]:
+    """The first of these, and those behind it for which there is room."""
+    room = _READ_AHEAD_RAW_BYTES
+    for number, frame in enumerate(frames):
+        room -= read_header(frame).raw_bytes
+        if number and room < 0:
+            return
+        yield Batch.from_frame(frame)
 
 
 class _UnderWay(msgspec.Struct, frozen=True):
@@ -188,7 +199,7 @@ class Partition:
         if batch is None:
             # Not in a thread: it comes from the page cache, and a thread's switch would cost more.
             frames = self.serving().read_frames(offset, _READ_AHEAD_BYTES)
-            batches = [Batch.from_frame(frame) for frame in frames]
+            batches = list(_decoded_ahead(frames))
             self._decoded.keep(group, offset, batches)
             batch = batches[0]
         message = batch.message(offset - batch.header.first_offset)

@@ -10,6 +10,7 @@ from crc32c import crc32c
 
 from talweg.client.draft import check_size
 from talweg.errors import BatchTooLarge
+from talweg.records import MESSAGES_MAX
 from talweg.records.columns import check_schema, data_bytes_of, to_binary
 
 _ROW_BYTES = 8  # an element's offset, and a little
@@ -98,12 +99,13 @@ def bytes_of(columns: Any) -> int:
 
 
 def cut(columns: Any, batch_bytes: int) -> Iterator[tuple[Any, int]]:
-    """Pieces of about so many bytes each, and their sizes. A single message may be larger."""
+    """Pieces of about so many bytes each, and no more messages than a batch may hold, with their sizes. A
+    single message may be larger."""
     size_bytes = bytes_of(columns)
-    if size_bytes <= batch_bytes or columns.num_rows == 1:
+    if (size_bytes <= batch_bytes and columns.num_rows <= MESSAGES_MAX) or columns.num_rows == 1:
         yield columns, size_bytes
         return
-    pieces = min(-(-size_bytes // batch_bytes), columns.num_rows)
+    pieces = min(max(-(-size_bytes // batch_bytes), -(-columns.num_rows // MESSAGES_MAX)), columns.num_rows)
     rows = -(-columns.num_rows // pieces)
     for first in range(0, columns.num_rows, rows):
         piece = columns.slice(first, rows)

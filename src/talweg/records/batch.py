@@ -1,6 +1,7 @@
 """A batch as it is read: a checked RECORDS frame, as Arrow, as a list, or one message at a time."""
 
 import struct
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,11 +15,15 @@ from talweg.records.body import Binaries, Layout, headers_bounds, locate, timest
 from talweg.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE, picked
 from talweg.records.compression import RAW_BYTES_MAX, decompress
 from talweg.records.frame import check_body
-from talweg.records.header import HEADER_BYTES, Bytes, Header, Kind, read_header
+from talweg.records.header import HEADER_BYTES, Bytes, Header, Kind, check_count, read_header
 
 _QUICK_MESSAGES_MAX: Final = 64  # up to here plain Python checks faster than Arrow
 _NO_PAIRS: Final = pa.array([], HEADERS_TYPE.value_type)
 _OFFSET_MAX: Final = 2**63 - 1  # offsets are int64 in Arrow and in Spark
+_ARROW_MESSAGE_BYTES: Final = (
+    32  # of a message as Arrow beside its bytes: offset, timestamp, three ends, nulls
+)
+_ARROW_PAIR_BYTES: Final = 9  # likewise, of one of its headers
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -39,7 +44,9 @@ class Batch(msgspec.Struct, frozen=True):
     layout: Layout
 
     @classmethod
-    def from_frame(cls, frame: Bytes, *, raw_bytes_max: int = RAW_BYTES_MAX) -> "Batch":
+    def from_frame(
+        cls, frame: Bytes, *, raw_bytes_max: int = RAW_BYTES_MAX, messages_max: int | None = None
+    ) -> "Batch":
         """Check a whole frame down to the last offset. Without compression, nothing is copied."""
         header = read_header(frame)
         check_body(header, frame)
@@ -49,6 +56,8 @@ class Batch(msgspec.Struct, frozen=True):
             raise CorruptBatch(f"a frame of kind {header.kind.name}, expected RECORDS")
         if not header.count:
             raise CorruptBatch("no messages: a batch holds at least one")
+        if messages_max is not None:
+            check_count(header.count, messages_max)
         if header.next_offset > _OFFSET_MAX:
             raise CorruptBatch(f"the offsets end at {header.next_offset}, expected at most {_OFFSET_MAX}")
         stored = pa.py_buffer(frame).slice(HEADER_BYTES, header.body_bytes)
@@ -64,10 +73,35 @@ class Batch(msgspec.Struct, frozen=True):
         """How many messages."""
         return self.header.count
 
-    def to_arrow(self, columns: Sequence[str] | None = None) -> Any:
-        """A RecordBatch of SCHEMA, or of some of its columns. Views of the frame where it holds them."""
+    def to_arrow(
+        self, columns: Sequence[str] | None = None, *, begin: int = 0, end: int | None = None
+    ) -> Any:
+        """A RecordBatch of SCHEMA, or of some of its columns; of the messages from `begin` to `end` (not
+        included). Views of the frame where it holds them: what it does not hold is made for these alone."""
         names = picked(columns)
-        return pa.record_batch([self._column(name) for name in names], names=names)
+        last = len(self) if end is None else end
+        return pa.record_batch([self._column(name, begin, last) for name in names], names=names)
+
+    def fitting(self, begin: int, bytes_max: int) -> int:
+        """How many messages from `begin` on take about `bytes_max` as Arrow, at most. Perhaps none."""
+        ends = range(begin + 1, len(self) + 1)
+        return bisect_right(ends, bytes_max, key=lambda end: self._arrow_bytes(begin, end))
+
+    def _arrow_bytes(self, begin: int, end: int) -> int:
+        """What the messages from `begin` to `end` (not included) take as Arrow, found without making it."""
+        layout, body = self.layout, self.body
+        size_bytes = _ARROW_MESSAGE_BYTES * (end - begin) + layout.value.bytes_between(body, begin, end)
+        if layout.key is not None:
+            size_bytes += layout.key.bytes_between(body, begin, end)
+        if layout.headers_offsets is not None:
+            assert layout.header_keys is not None and layout.header_values is not None
+            first, _ = headers_bounds(body, layout.headers_offsets, begin)
+            _, last = headers_bounds(body, layout.headers_offsets, end - 1)
+            if first < last:
+                size_bytes += _ARROW_PAIR_BYTES * (last - first)
+                size_bytes += layout.header_keys.bytes_between(body, first, last)
+                size_bytes += layout.header_values.bytes_between(body, first, last)
+        return size_bytes
 
     def values(self) -> list[bytes | None]:
         """The values alone, in order."""
@@ -111,8 +145,9 @@ class Batch(msgspec.Struct, frozen=True):
                     raise CorruptBatch("offsets that fall")
         else:
             try:
-                for name in ("value", "key", "headers"):
-                    self._column(name).validate(full=True)
+                for name, held in (("value", True), ("key", layout.key), ("headers", layout.header_keys)):
+                    if held:  # what is made up is right
+                        self._column(name, 0, len(self)).validate(full=True)
             except pa.ArrowInvalid as error:
                 raise CorruptBatch(f"the body is not what its columns say: {error}") from None
         # Readers find messages by time through the header alone, so it must not lie.
@@ -127,43 +162,45 @@ class Batch(msgspec.Struct, frozen=True):
         if len(self) <= _QUICK_MESSAGES_MAX:
             found = self.body[timestamps : timestamps + 8 * len(self)].cast("q").tolist()
             return min(found), max(found)
-        ends = pc.min_max(self._column("timestamp").view(pa.int64()))
+        ends = pc.min_max(self._column("timestamp", 0, len(self)).view(pa.int64()))
         return ends["min"].as_py(), ends["max"].as_py()
 
-    def _column(self, name: str) -> Any:
-        """One column of SCHEMA. Those that the body does not hold are made up."""
-        count = len(self)
+    def _column(self, name: str, begin: int, end: int) -> Any:
+        """One column of SCHEMA, for some messages. Those that the body does not hold are made up."""
+        count = end - begin
         if name == "value":
-            return self._binaries(self.layout.value, pa.binary())
+            return self._binaries(self.layout.value, pa.binary()).slice(begin, count)
         if name == "key":
             key = self.layout.key
-            return pa.nulls(count, pa.binary()) if key is None else self._binaries(key, pa.binary())
+            if key is None:
+                return pa.nulls(count, pa.binary())
+            return self._binaries(key, pa.binary()).slice(begin, count)
         if name == "offset":
-            begin, end = self.header.first_offset, self.header.next_offset
-            return pa.array(numpy.arange(begin, end, dtype=numpy.int64))
+            first = self.header.first_offset
+            return pa.array(numpy.arange(first + begin, first + end, dtype=numpy.int64))
         if name == "timestamp":
             timestamps = self.layout.timestamps
             if timestamps is None:
                 buffer = pa.py_buffer(struct.pack("<q", self.header.first_timestamp) * count)
             else:
-                buffer = self._slice(timestamps, 8 * count)
+                buffer = self._slice(timestamps + 8 * begin, 8 * count)
             return pa.Array.from_buffers(TIMESTAMP_TYPE, count, [None, buffer])
-        return self._headers_column()
+        return self._headers_column(begin, end)
 
-    def _headers_column(self) -> Any:
-        layout, count = self.layout, len(self)
+    def _headers_column(self, begin: int, end: int) -> Any:
+        layout, count = self.layout, end - begin
         if layout.headers_offsets is None:
-            offsets = pa.py_buffer(bytes(4 * (count + 1)))
-            pairs = _NO_PAIRS
-        else:
-            assert layout.header_keys is not None and layout.header_values is not None
-            offsets = self._slice(layout.headers_offsets, 4 * (count + 1))
-            keys = self._binaries(layout.header_keys, pa.string())
-            values = self._binaries(layout.header_values, pa.binary())
-            pairs = pa.Array.from_buffers(
-                HEADERS_TYPE.value_type, layout.header_keys.count, [None], children=[keys, values]
-            )
-        return pa.Array.from_buffers(HEADERS_TYPE, count, [None, offsets], children=[pairs])
+            none = pa.py_buffer(bytes(4 * (count + 1)))
+            return pa.Array.from_buffers(HEADERS_TYPE, count, [None, none], children=[_NO_PAIRS])
+        assert layout.header_keys is not None and layout.header_values is not None
+        offsets = self._slice(layout.headers_offsets, 4 * (len(self) + 1))
+        keys = self._binaries(layout.header_keys, pa.string())
+        values = self._binaries(layout.header_values, pa.binary())
+        pairs = pa.Array.from_buffers(
+            HEADERS_TYPE.value_type, layout.header_keys.count, [None], children=[keys, values]
+        )
+        whole = pa.Array.from_buffers(HEADERS_TYPE, len(self), [None, offsets], children=[pairs])
+        return whole.slice(begin, count)
 
     def _binaries(self, binaries: Binaries, type_: Any) -> Any:
         validity = binaries.validity

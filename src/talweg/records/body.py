@@ -62,6 +62,10 @@ class Binaries(msgspec.Struct, frozen=True, gc=False):
         begin, end = _TWO_OFFSETS.unpack_from(body, self.offsets + 4 * index)
         return self.data + begin, self.data + end
 
+    def bytes_between(self, body: memoryview, begin: int, end: int) -> int:
+        """How long the elements from `begin` to `end` (not included) are together; one at least."""
+        return self.bounds(body, end - 1)[1] - self.bounds(body, begin)[0]
+
     def element(self, body: memoryview, index: int) -> bytes | None:
         """Element `index`, or None if it is null. The offsets have been checked."""
         if self.validity is not None and not body[self.validity + (index >> 3)] >> (index & 7) & 1:

@@ -43,7 +43,9 @@ def decompress(header: Header, stored: Any, *, raw_bytes_max: int) -> Any:
             raw = stream.read_buffer(header.raw_bytes + 1)  # one more: to see the end, or what follows it
         else:
             raw = pa.Codec("zstd").decompress(stored, header.raw_bytes)
-    except OSError as error:
+    except MemoryError:
+        raise  # ours to answer for: the size has been found acceptable
+    except (OSError, pa.ArrowException) as error:
         raise CorruptBatch(f"the {header.codec.name} body cannot be decompressed: {error}") from None
     if raw.size != header.raw_bytes:
         raise CorruptBatch(f"the body does not decompress to the {header.raw_bytes} bytes announced")

@@ -24,7 +24,7 @@ from talweg.records.body import (
 from talweg.records.columns import HEADERS_TYPE, check_schema, to_binary, to_headers, to_timestamps
 from talweg.records.compression import RAW_BYTES_MAX, TRIED_BYTES_MIN, compress
 from talweg.records.frame import PADDING, seal
-from talweg.records.header import Codec, Kind
+from talweg.records.header import Codec, Kind, check_count
 
 HeaderPair = tuple[str, bytes | None]
 
@@ -199,6 +199,7 @@ def _add(parts: list[Any], buffer: Any, part_bytes: int) -> None:
 def _sealed(content: _Content, codec: Codec, producer_id: int, producer_epoch: int, sequence: int) -> bytes:
     if not content.count:
         raise CorruptBatch("no messages: a batch holds at least one")
+    check_count(content.count)
     parts = content.parts
     body_bytes = sum(map(len, parts))
     if body_bytes > RAW_BYTES_MAX:

@@ -38,7 +38,7 @@ from typing import Final, TypeAlias
 import msgspec
 from crc32c import crc32c
 
-from talweg.errors import CorruptBatch, Incomplete
+from talweg.errors import BatchTooLarge, CorruptBatch, Incomplete
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 """Whatever can be sliced without asking what it is. A memoryview must be one of single bytes."""
@@ -47,6 +47,10 @@ HEADER_BYTES: Final = 88
 MAGIC: Final = int.from_bytes(b"Tw", "little")
 VERSION: Final = 1
 STAGE_ID_MIN: Final = 1 << 62  # as producer_id: no producer's, but that of a stage
+
+MESSAGES_MAX: Final = 1 << 20
+"""Of a batch that is made or taken in. Empty ones compress to almost nothing, and each of them takes dozens
+of bytes again in an answer. What is in a log already is read whatever its number."""
 
 WHOLE: Final = struct.Struct("<IHBBIIIBBhQQQIIqqqq")
 GUARDED: Final = struct.Struct("<HBBIIIBBhQQQIIqqqq")  # all that header_crc covers
@@ -163,6 +167,14 @@ def read_header(buffer: Bytes, position: int = 0) -> Header:
         first_timestamp,
         last_timestamp,
     )
+
+
+def check_count(count: int, messages_max: int = MESSAGES_MAX) -> None:
+    """Raise BatchTooLarge for a batch of more messages than one may hold."""
+    if count > messages_max:
+        raise BatchTooLarge(
+            f"a batch of {count} messages, at most {messages_max} are accepted: send them in several batches"
+        )
 
 
 def _why_not(magic: int, version: int, position: int) -> str:

@@ -10,6 +10,7 @@ refer to one large dictionary, or lengthen it a little, and all of it is validat
 """
 
 import struct
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ _MESSAGE_HEADER: Final = 2
 _BATCH_BUFFERS: Final = 2
 _BATCH_COMPRESSION: Final = 3
 
+_METADATA_BYTES: Final = 1 << 10  # of a record batch in a stream, beside its buffers; about, and no less
+
 _UNCOMPRESSED: Final = -1  # written before a buffer that is raw although its message is compressed
 
 
@@ -37,19 +40,31 @@ def frames_to_ipc(
     columns: Sequence[str] | None = None,
     from_offset: int = 0,
     raw_bytes_max: int = RAW_BYTES_MAX,
+    bytes_max: int = sys.maxsize,
 ) -> bytes:
     """One stream of RECORDS frames: the schema, then a record batch for each, without earlier offsets.
 
-    `raw_bytes_max` is for each frame: how many there are, and with it the stream, is the caller's to bound.
+    `raw_bytes_max` is for each frame, `bytes_max` for the stream: it ends with the last message that fits,
+    perhaps in the middle of a frame, but holds one at least. Whoever reads goes on behind that.
     """
     names = picked(columns)
+    written = False
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, pa.schema([SCHEMA.field(name) for name in names])) as writer:
         for frame in frames:
+            room = bytes_max - sink.tell() - _METADATA_BYTES
+            if written and room <= 0:
+                break
             batch = Batch.from_frame(frame, raw_bytes_max=raw_bytes_max)
-            skipped = max(from_offset - batch.header.first_offset, 0)
-            if skipped < len(batch):
-                writer.write_batch(batch.to_arrow(names).slice(skipped))
+            begin = min(max(from_offset - batch.header.first_offset, 0), len(batch))
+            end = begin + batch.fitting(begin, room)
+            if not written:
+                end = min(max(end, begin + 1), len(batch))
+            if begin < end:
+                writer.write_batch(batch.to_arrow(names, begin=begin, end=end))
+                written = True
+            if end < len(batch):
+                break
     made: bytes = sink.getvalue().to_pybytes()
     return made
 

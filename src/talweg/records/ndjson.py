@@ -10,7 +10,8 @@ Bytes that are UTF-8 are written as text and others in base64; headers always as
 """
 
 import io
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -27,6 +28,8 @@ _Text = str | UnsetType | None
 _Base64 = bytes | UnsetType | None  # msgspec decodes and encodes base64 for bytes
 _Microseconds = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _Instant = Annotated[datetime, Meta(tz=True)]  # without a zone it would be anyone's guess
+
+_PORTION_BYTES: Final = 256 << 10  # of messages that are written out at once, as Arrow would have them
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -87,17 +90,38 @@ def ndjson_to_frame(
 
 
 def frames_to_ndjson(
-    frames: Iterable[Bytes], *, from_offset: int = 0, raw_bytes_max: int = RAW_BYTES_MAX
+    frames: Iterable[Bytes],
+    *,
+    from_offset: int = 0,
+    raw_bytes_max: int = RAW_BYTES_MAX,
+    bytes_max: int = sys.maxsize,
 ) -> bytes:
-    """A line for each message of RECORDS frames, without those of earlier offsets."""
-    parts = []
+    """A line for each message of RECORDS frames, without those of earlier offsets.
+
+    `raw_bytes_max` is for each frame, `bytes_max` for all lines: they end with the last one that fits,
+    perhaps in the middle of a frame, but there is one at least. Whoever reads goes on behind that.
+    """
+    parts: list[bytes] = []
+    for lines in _portions(frames, from_offset, raw_bytes_max):
+        if len(lines) > bytes_max:
+            end = lines.rfind(b"\n", 0, bytes_max) + 1
+            parts.append(lines[:end] if end or parts else lines[: lines.index(b"\n") + 1])
+            break
+        parts.append(lines)
+        bytes_max -= len(lines)
+    return b"".join(parts)
+
+
+def _portions(frames: Iterable[Bytes], from_offset: int, raw_bytes_max: int) -> Iterator[bytes]:
+    """Lines, some at a time: whoever has enough need not have them all."""
     encoder = msgspec.json.Encoder()
     for frame in frames:
         batch = Batch.from_frame(frame, raw_bytes_max=raw_bytes_max)
-        skipped = max(from_offset - batch.header.first_offset, 0)
-        lines = [_line_of(batch.message(index)) for index in range(skipped, len(batch))]
-        parts.append(encoder.encode_lines(lines))
-    return b"".join(parts)
+        begin = max(from_offset - batch.header.first_offset, 0)
+        while begin < len(batch):
+            end = begin + max(batch.fitting(begin, _PORTION_BYTES), 1)
+            yield encoder.encode_lines([_line_of(batch.message(index)) for index in range(begin, end)])
+            begin = end
 
 
 def _decoded(text: bytes, number: int) -> _Line:
