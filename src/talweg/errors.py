@@ -9,6 +9,7 @@
     │   ├── OffsetOutOfRange  below the log's start or above its end
     │   ├── BadTopicName      a topic cannot be called that
     │   ├── TooManyPartitions more than the brokers may carry
+    │   ├── TooManyPositions  more consumers have a position in a partition than it keeps
     │   ├── BodyTooLarge      a request's body over the call's limit
     │   ├── BodyTooSlow       a request's body that did not arrive in time
     │   ├── UnsupportedMedia  a body in a media type that the call does not take
@@ -119,6 +120,13 @@ class TooManyPartitions(BadRequest):
     """More partitions than the brokers may carry."""
 
     code = "too_many_partitions"
+    status = 409
+
+
+class TooManyPositions(BadRequest):
+    """More consumers have a position in a partition than it keeps: delete those that read no more."""
+
+    code = "too_many_positions"
     status = 409
 
 

@@ -26,3 +26,7 @@ class Asking:
     async def commit(self, commit: Commit) -> None:
         path = f"{PARTITION}/positions"
         await self.client.call(self.endpoint, "POST", path, Answer, commit, seconds_max=10.0)
+
+    async def delete_position(self, query: str) -> None:
+        path = f"{PARTITION}/positions?{query}"
+        await self.client.call(self.endpoint, "DELETE", path, Answer, seconds_max=10.0)

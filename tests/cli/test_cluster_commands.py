@@ -177,6 +177,19 @@ def test_retention_is_held_back_for_a_group_and_released(talweg: Shell, nine: st
     assert talweg("consumer", "describe", "slow").lines[1].split()[-1] == "-"
 
 
+def test_a_group_is_deleted_if_somebody_says_so(talweg: Shell, nine: str) -> None:
+    talweg("topic", "consume", nine, "--group", "old", "-n", 9)
+    assert "--yes" in talweg.refuses("consumer", "delete", "old", nine, code=2)
+    assert "no group tpyo" in talweg.refuses("consumer", "delete", "tpyo", nine, "--yes", code=3)
+    deleted = talweg("consumer", "delete", "old", nine, "-p", 1, "-p", 0, "--yes", "--json").json
+    assert deleted == {"consumer": "old", "topic": nine, "partitions": [0, 1], "deleted": True}
+    (left,) = talweg("consumer", "describe", "old", "--json").json["consumers"]
+    assert [part["partition"] for part in left["partitions"]] == [2]
+    assert talweg("consumer", "delete", "old", nine, "--yes").lines[1].split() == ["0", "-"]
+    assert "no group old" in talweg.refuses("consumer", "describe", "old", code=3)
+    assert talweg("topic", "consume", nine, "--group", "old").lines == list(map(str, range(9)))
+
+
 def test_a_hold_that_cannot_be_is_refused(talweg: Shell, nine: str) -> None:
     assert "no group tpyo" in talweg.refuses("consumer", "hold", "tpyo", nine, "1GB", code=3)
     assert "no group tpyo" in talweg.refuses("consumer", "release", "tpyo", nine, code=3)

@@ -339,6 +339,51 @@ def test_a_registered_consumer_is_held_for_in_what_it_reads(
     assert {number: each.keep_bytes for number, each in registered.partitions.items()} == {1: 1_000_000}
 
 
+# Deleting positions
+
+
+def test_a_group_whose_positions_are_deleted_is_gone_with_its_hold(
+    cluster: LocalCluster, topic: str, servers: list[str], admin: Any
+) -> None:
+    admin.create_topic(topic, 2)
+    produce(cluster, topic, numbered(5), 0)
+    admin.seek("gone & lost", topic, 3, partition=0)
+    admin.hold("gone & lost", topic, 1_000)
+    admin.seek("stays", topic, 2, partition=0)
+    assert admin.delete_positions("gone & lost", topic, partition=1) == [1]
+    assert [(each.name, sorted(each.partitions)) for each in admin.consumers(topic)] == [
+        ("gone & lost", [0]),
+        ("stays", [0]),
+    ]
+    assert admin.delete_positions("gone & lost", topic) == [0, 1]
+    assert [each.name for each in admin.consumers(topic)] == ["stays"]
+    assert admin.delete_positions("gone & lost", topic) == [0, 1]  # once more does nothing
+    with Consumer(topic, servers=servers, group="gone & lost") as consumer:
+        assert [message.value for message in taken(consumer, 5)] == numbered(5)
+    with pytest.raises(ConsumerNotFound):
+        admin.delete_positions(12345, topic)
+    with pytest.raises(PartitionNotFound, match="no partition 2"):
+        admin.delete_positions("stays", topic, partition=2)
+
+
+def test_a_registered_consumer_begins_anew_when_its_positions_are_deleted(
+    cluster: LocalCluster, topic: str, admin: Any
+) -> None:
+    admin.create_topic(topic, 2)
+    produce(cluster, topic, numbered(3), 0)
+    with cluster.ask() as manager:
+        number = manager.post("/consumer/register", topic=topic)["consumer_id"]
+
+        def consume() -> str:
+            taken: str = manager.get("/consumer/consume", topic=topic, consumer_id=number)["message"]
+            return taken
+
+        first = [consume(), consume()]
+        assert admin.delete_positions(number, topic) == [0, 1]
+        # The manager remembers where it was, and is put right by the broker.
+        assert [consume(), consume(), consume()] == [*first, "message 2"]
+
+
 def test_holds_that_cannot_be_are_refused(topic: str, admin: Any) -> None:
     admin.create_topic(topic, 1)
     with pytest.raises(ConsumerNotFound):

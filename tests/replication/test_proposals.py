@@ -14,13 +14,14 @@ from talweg.errors import (
     Overloaded,
     StorageFull,
     TalwegError,
+    TooManyPositions,
     Undecided,
 )
 from talweg.raft import Append, Configuration, Message, Role, Settings
 from talweg.records import Codec, encode_values
 from talweg.replication.proposals import Appended, Outcome
 from talweg.replication.replica import Replica
-from talweg.replication.state import Position
+from talweg.replication.state import DELETED, POSITIONS_MAX, Position
 
 TIMEOUT = Settings().election_ticks
 
@@ -136,6 +137,48 @@ def test_positions_that_come_together_share_an_entry() -> None:
     stage.stabilize()
     assert told == [(), (), ()]
     assert stage.replica(1).state.positions == {"a": 1, "b": 1, "c": 1}
+
+
+def test_positions_beyond_what_is_kept_are_refused_before_they_are_in_the_log() -> None:
+    stage = make()
+    told: list[Outcome] = []
+    first, rest = Position("reader 0", 1), [Position(f"reader {n}", 1) for n in range(1, POSITIONS_MAX)]
+    # All of these come together, and none of them is committed when the next is looked at.
+    for positions in ([first], rest, [Position("too many", 1)], [Position("reader 0", 2)]):
+        stage.replica(1).commit_positions(positions, told.append)
+    stage.do(1, lambda replica: replica.commit_positions([Position("too many", 1)], told.append))
+    stage.pass_time(4)
+    assert [each for each in told if not isinstance(each, TalwegError)] == [(), (), ()]
+    assert [type(each) for each in told if isinstance(each, TalwegError)] == [TooManyPositions] * 2
+    for broker in (1, 2, 3):
+        positions_there = stage.replica(broker).state.positions
+        assert (len(positions_there), positions_there["reader 0"]) == (POSITIONS_MAX, 2)
+        assert "too many" not in positions_there
+
+
+def test_a_position_that_was_deleted_makes_room_on_every_replica() -> None:
+    stage = make()
+    told: list[Outcome] = []
+
+    def commit(*positions: Position) -> None:
+        stage.do(1, lambda replica: replica.commit_positions(list(positions), told.append))
+        stage.stabilize()
+
+    commit(*(Position(f"reader {n}", 1) for n in range(POSITIONS_MAX)))
+    commit(Position("reader 7", DELETED))
+    commit(Position("new", 1))
+    assert told == [(), (), ()]
+    stage.pass_time(4)
+    for broker in (1, 2, 3):
+        positions = stage.replica(broker).state.positions
+        assert "new" in positions
+        assert "reader 7" not in positions
+    # Whoever leads next knows how many there are.
+    stage.do(1, lambda replica: replica.raft.transfer(2))
+    stage.pass_time(4)
+    stage.do(2, lambda replica: replica.commit_positions([Position("one more", 1)], told.append))
+    stage.stabilize()
+    assert isinstance(told[3], TooManyPositions)
 
 
 def test_a_follower_refuses_and_names_the_leader() -> None:

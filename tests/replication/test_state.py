@@ -4,10 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talweg.errors import CorruptBatch, OutOfSequence
+from talweg.errors import CorruptBatch, OutOfSequence, TooManyPositions
 from talweg.records import Kind, encode_frame, encode_values, stamp
 from talweg.replication import state as state_module
-from talweg.replication.state import RECENT_BATCHES, PartitionState, Position, encode_positions
+from talweg.replication.state import (
+    DELETED,
+    POSITIONS_MAX,
+    RECENT_BATCHES,
+    PartitionState,
+    Position,
+    encode_positions,
+)
 
 PRODUCER = 7
 
@@ -180,6 +187,39 @@ def test_the_token_of_a_take_stays_with_the_position_that_it_moved() -> None:
     assert state.copy().tokens == {"a": 7}
     commit(state, Position("a", 2))
     assert state.tokens == {}
+
+
+def test_a_position_that_is_deleted_leaves_nothing_behind() -> None:
+    state = PartitionState()
+    commit(state, Position("b", 1))
+    before = state.to_bytes()
+    commit(state, Position("a", 5, token=7, keep_bytes=100))
+    commit(state, Position("a", DELETED))
+    assert state.to_bytes() == before
+    commit(state, Position("a", DELETED))  # what is not there can be deleted
+    commit(state, Position("a", 2))  # and it begins anew, even further back
+    assert state.positions == {"a": 2, "b": 1}
+
+
+def test_what_is_committed_and_deleted_together_happens_in_that_order() -> None:
+    state = PartitionState()
+    commit(state, Position("a", 5), Position("a", DELETED), Position("b", DELETED), Position("b", 3))
+    assert state.positions == {"b": 3}
+
+
+def test_there_is_room_for_so_many_positions_and_for_those_that_are_there() -> None:
+    state = PartitionState()
+    names = [f"reader {number}" for number in range(POSITIONS_MAX)]
+    state.check_room([Position(name, 1) for name in names])
+    commit(state, *(Position(name, 1) for name in names))
+    state.check_room([Position(name, 2) for name in names])
+    state.check_room([Position("one more", DELETED)])
+    with pytest.raises(TooManyPositions, match=r"10000 consumers .* \(talweg consumer delete\)"):
+        state.check_room([Position("one more", 0)])
+    commit(state, Position(names[0], DELETED))
+    state.check_room([Position("one more", 0), Position("one more", 1), *(Position(n, 2) for n in names[1:])])
+    with pytest.raises(TooManyPositions):
+        state.check_room([Position("one more", 0), Position("and another", 1)])
 
 
 def test_positions_take_no_offset() -> None:

@@ -20,6 +20,7 @@ from talweg.errors import (
     Overloaded,
     StorageError,
     StorageFull,
+    TooManyPositions,
     Unavailable,
     Undecided,
 )
@@ -132,7 +133,7 @@ class RecordCalls:
                 "Commit a position, or have retention wait for one",
                 parameters=PartitionPath,
                 body=Commit,
-                errors=(*WRITE_ERRORS, OffsetOutOfRange),
+                errors=(*WRITE_ERRORS, OffsetOutOfRange, TooManyPositions),
                 tag="Batches",
             ),
             Call(
@@ -143,6 +144,15 @@ class RecordCalls:
                 parameters=AskPosition,
                 answer=PositionAnswer,
                 errors=LEADER_ERRORS,
+                tag="Batches",
+            ),
+            Call(
+                "DELETE",
+                f"{partition}/positions",
+                self._delete_position,
+                "Forget a position, and with it what retention keeps for it",
+                parameters=AskPosition,
+                errors=WRITE_ERRORS,
                 tag="Batches",
             ),
         ]
@@ -220,6 +230,12 @@ class RecordCalls:
         await partition.ends()  # a leader of the past would name a position of the past
         name = position_name(asked.consumer, asked.consumer_id)
         return PositionAnswer(position=partition.position(name), keep_bytes=partition.hold_bytes(name))
+
+    async def _delete_position(self, request: Request[AskPosition, None]) -> None:
+        asked = request.parameters
+        partition = self._broker.hosting.partition(asked.topic, asked.partition)
+        work = partition.delete_position(position_name(asked.consumer, asked.consumer_id))
+        await within(self._settings.request_seconds_max, work)
 
 
 def _checked_frames(media_type: str, body: bytes, produce: Produce) -> list[bytes]:

@@ -10,6 +10,7 @@ from talweg.errors import NoQuorum, NotLeader, OffsetOutOfRange, TalwegError
 from talweg.protocol.bundles import Empty, Ends, Moved, Taken
 from talweg.records import STAGE_ID_MIN, Batch, read_header
 from talweg.replication import Appended, Group, Position, Replica
+from talweg.replication.state import DELETED
 
 _READ_AHEAD_BYTES = 64 << 10  # of frames, when single messages are taken
 _READ_AHEAD_RAW_BYTES = 4 << 20  # of the same once they are decompressed; the first of them counts as well
@@ -120,6 +121,12 @@ class Partition:
         self._check_range(next_offset)
         self._takes.pop(consumer, None)
         await self.group.commit_positions([Position(consumer, next_offset, seek, keep_bytes=keep_bytes)])
+
+    async def delete_position(self, consumer: str) -> None:
+        """Forget how far a consumer has read, and its hold: it begins anew, if it ever comes again."""
+        self.serving()
+        self._takes.pop(consumer, None)
+        await self.group.commit_positions([Position(consumer, DELETED)])
 
     async def hold(self, consumer: str, keep_bytes: int) -> None:
         """Have retention wait for a consumer, wherever it is, while the log has no more than that; 0 ends it.

@@ -1,4 +1,4 @@
-"""`talweg consumer`: who reads, how far, moving them, and having retention wait for them."""
+"""`talweg consumer`: who reads, how far, moving and forgetting them, and having retention wait for them."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -6,6 +6,7 @@ import typer
 
 from talweg.cli import options
 from talweg.cli.admin import open_admin
+from talweg.cli.confirming import confirm
 from talweg.cli.offsets import moment_text, read_place
 from talweg.cli.options import NEGATIVE_ARGUMENTS, TIMEOUT
 from talweg.cli.output import bytes_text, print_json, print_table
@@ -164,6 +165,30 @@ def release_consumer(
         print_json({"consumer": consumer, "topic": topic, "partitions": released})
         return
     print_table(("partition", "hold"), [(number, None) for number in released])
+
+
+@app.command("delete")
+def delete_consumer(
+    consumer: options.Consumer,
+    topic: options.Topic,
+    *,
+    partition: options.Partition = None,
+    yes: options.Yes = False,
+    servers: options.Servers = None,
+    timeout: options.Timeout = TIMEOUT,
+    as_json: options.Json = False,
+) -> None:
+    """Forget how far a group, or a registered consumer, has read: it begins anew if it comes again."""
+    with open_admin(servers, timeout) as admin:
+        whose = _known(admin, consumer, topic)
+        confirm(f"Delete the positions of {consumer} in topic {topic}?", yes=yes)
+        deleted = [
+            number for each in _each(partition) for number in admin.delete_positions(whose, topic, each)
+        ]
+    if as_json:
+        print_json({"consumer": consumer, "topic": topic, "partitions": deleted, "deleted": True})
+        return
+    print_table(("partition", "position"), [(number, None) for number in deleted])
 
 
 def _each(partitions: list[int] | None) -> list[int] | list[None]:

@@ -157,6 +157,15 @@ class Admin:
         """
         return self._run(self._admin.release(consumer, topic, partition))
 
+    def delete_positions(self, consumer: str | int, topic: str, partition: int | None = None) -> list[int]:
+        """Forget how far a group, by its name, or a registered consumer, by its number, has read, and its
+        hold; in which partitions. If it reads again, it begins as a new one does. Deleting what is not there
+        does nothing.
+
+        A group that is being read just then may commit anew. Raises ConsumerNotFound, PartitionNotFound.
+        """
+        return self._run(self._admin.delete_positions(consumer, topic, partition))
+
 
 async def _begin(servers: tuple[str, ...], timeout: float) -> AsyncAdmin:  # noqa: ASYNC109 - it is for later
     return AsyncAdmin(servers, timeout=timeout)

@@ -19,7 +19,14 @@ from talweg.client.description import (
 )
 from talweg.client.leaders import ask_leaders
 from talweg.client.message import check_topic
-from talweg.client.offsets import Where, check_name, commit_position, offsets_at, read_where
+from talweg.client.offsets import (
+    Where,
+    check_name,
+    commit_position,
+    delete_position,
+    offsets_at,
+    read_where,
+)
 from talweg.client.servers import Servers
 from talweg.errors import (
     BadRequest,
@@ -298,6 +305,25 @@ class AsyncAdmin:
         """
         numbers = await self._read_by(consumer, topic, partition)
         await self._commit(consumer, topic, dict.fromkeys(numbers), keep_bytes=0)
+        return numbers
+
+    async def delete_positions(
+        self, consumer: str | int, topic: str, partition: int | None = None
+    ) -> list[int]:
+        """Forget how far a group, by its name, or a registered consumer, by its number, has read, and its
+        hold; in which partitions. If it reads again, it begins as a new one does. Deleting what is not there
+        does nothing.
+
+        A group that is being read just then may commit anew. Raises ConsumerNotFound, PartitionNotFound.
+        """
+        numbers = await self._read_by(consumer, topic, partition)
+        few = asyncio.Semaphore(_AT_ONCE_MAX)
+
+        async def delete(number: int) -> None:
+            async with few:
+                await delete_position(self._cluster, consumer, topic, number, seconds_max=self._seconds_max)
+
+        await asyncio.gather(*map(delete, numbers))
         return numbers
 
     async def _read_by(self, consumer: str | int, topic: str, partition: int | None) -> list[int]:

@@ -157,6 +157,14 @@ async def commit_position(
     await cluster.ask_leader(topic, partition, "POST", "/positions", body, seconds_max=seconds_max)
 
 
+async def delete_position(
+    cluster: Cluster, whose: str | int, topic: str, partition: int, *, seconds_max: float
+) -> None:
+    """Delete a position, if there is one, and its hold; returns once a majority has that on disk."""
+    asked = f"consumer={quote(whose, safe='')}" if isinstance(whose, str) else f"consumer_id={whose}"
+    await cluster.ask_leader(topic, partition, "DELETE", f"/positions?{asked}", seconds_max=seconds_max)
+
+
 async def commit_position_or_first(
     cluster: Cluster, group: str, topic: str, partition: int, offset: int, *, seek: bool, seconds_max: float
 ) -> None:

@@ -15,6 +15,7 @@ from talweg.errors import (
     NoMessage,
     PartitionNotFound,
     StorageFull,
+    TooManyPositions,
     TopicNotFound,
     Undecided,
 )
@@ -58,7 +59,7 @@ class ConsumerCalls:
                 "Register a consumer",
                 body=RegisterConsumer,
                 answer=ConsumerRegistered,
-                errors=(*WRITING, TopicNotFound, PartitionNotFound, StorageFull, Undecided),
+                errors=(*WRITING, TopicNotFound, PartitionNotFound, StorageFull, TooManyPositions, Undecided),
                 tag=_TAG,
             ),
             Call(
@@ -68,7 +69,7 @@ class ConsumerCalls:
                 "The next message; it is not given to this consumer again",
                 parameters=Consume,
                 answer=Consumed,
-                errors=(*finding, NoMessage, StorageFull),
+                errors=(*finding, NoMessage, StorageFull, TooManyPositions),
                 safe=False,
                 tag=_TAG,
             ),

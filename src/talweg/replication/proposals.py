@@ -15,6 +15,7 @@ from talweg.errors import (
     StageNotFound,
     StorageError,
     TalwegError,
+    TooManyPositions,
     TransactionForgotten,
     Undecided,
 )
@@ -190,11 +191,21 @@ class Proposals:
 
     def _stamp_positions(self, groups: list[tuple[list[Position], Done]], entries: list[Entry]) -> None:
         index, term = self._raft.log.last_index + len(entries) + 1, self._raft.term
-        body = encode_positions([position for positions, _ in groups for position in positions])
-        first_offset = self._tail_state.next_offset
-        frame = encode_frame(Kind.POSITIONS, body, index=index, term=term, first_offset=first_offset)
-        entries.append(Entry(index, term, Kind.POSITIONS, frame))
-        self._waiting.extend((index, (), done) for _, done in groups)
+        tail, taken, told = self._tail_state, list[Position](), list[Done]()
+        for positions, done in groups:
+            try:
+                tail.check_room(positions)
+            except TooManyPositions as error:
+                self._refuse(error, done)
+                continue
+            tail.take_positions(positions)
+            taken += positions
+            told.append(done)
+        if told:
+            body, first_offset = encode_positions(taken), tail.next_offset
+            frame = encode_frame(Kind.POSITIONS, body, index=index, term=term, first_offset=first_offset)
+            entries.append(Entry(index, term, Kind.POSITIONS, frame))
+            self._waiting.extend((index, (), done) for done in told)
 
     def _is_up_to_date(self, state: PartitionState, bytes_max: int) -> bool:
         # Committed state is not enough to recognise a retry: its first copy may be in the log and not

@@ -5,10 +5,11 @@ state. The leader keeps a second one that is ahead by what is not committed yet 
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
-from talweg.errors import CorruptBatch, OutOfSequence
+from talweg.errors import CorruptBatch, OutOfSequence, TooManyPositions
 from talweg.records import HEADER_BYTES, STAGE_ID_MIN, Kind, peek, peek_all, read_header
 from talweg.replication.decisions import Decisions, StoredDecisions, decode_ruling
 from talweg.replication.staging import Staging, StoredStaging, decode_discard
@@ -18,6 +19,10 @@ _STAGE, _DECISION, _DISCARD = int(Kind.STAGE), int(Kind.DECISION), int(Kind.DISC
 
 RECENT_BATCHES = 8  # of each producer: how far back a retry is answered as the first time
 PRODUCERS_MAX = 100_000  # beyond that the longest silent one is forgotten
+# Beyond that new ones are refused. None is forgotten by itself: nobody knows whether it is still needed. With
+# long names so many are 4 MiB in memory and 5 MiB in a snapshot, which takes tens of milliseconds to make.
+POSITIONS_MAX = 10_000
+DELETED: Final = -1  # as a position: there is none any more
 
 
 class ProducedBatch(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -39,7 +44,7 @@ class Position(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """How far a consumer (or a group) has read."""
 
     name: str
-    next_offset: int  # the first one not yet read
+    next_offset: int  # the first one not yet read; or DELETED
     seek: bool = False  # asked for by hand: may go back
     token: int = 0  # of the take that moved it: the same take, asked for again, is answered again
     keep_bytes: int | None = (
@@ -126,7 +131,7 @@ class PartitionState:
             if kind == _RECORDS:
                 self.add_batch(epoch, first_offset, count, producer_id, sequence)
             elif kind == _POSITIONS:
-                self._take_positions(decode_positions(frame))
+                self.take_positions(decode_positions(frame))
             elif kind == _STAGE:
                 self.staging.add_item(frame)
             elif kind == _DISCARD:
@@ -142,8 +147,24 @@ class PartitionState:
         elif producer_id >= 0 and sequence >= 0:
             self._remember(producer_id, epoch, ProducedBatch(sequence, count, first_offset))
 
-    def _take_positions(self, positions: list[Position]) -> None:
+    def check_room(self, positions: list[Position]) -> None:
+        """Raise TooManyPositions if these, of which some may be new, cannot all be kept."""
+        if len(self.positions) + len(positions) <= POSITIONS_MAX:
+            return
+        new = {each.name for each in positions if each.next_offset != DELETED} - self.positions.keys()
+        if new and len(self.positions) + len(new) > POSITIONS_MAX:
+            raise TooManyPositions(
+                f"{len(self.positions)} consumers have a position here, and no more than {POSITIONS_MAX} are "
+                "kept: delete those that read no more (talweg consumer delete)"
+            )
+
+    def take_positions(self, positions: list[Position]) -> None:
+        """Bring the state past positions, which there was room for."""
         for position in positions:
+            if position.next_offset == DELETED:
+                for kept in (self.positions, self.tokens, self.holds):
+                    kept.pop(position.name, None)
+                continue
             read = self.positions.get(position.name, -1)  # at 0 it has a position: that differs from none
             # A position never goes back by itself, not even by a commit that was overtaken.
             if position.seek or position.next_offset > read:
