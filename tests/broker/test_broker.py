@@ -101,8 +101,9 @@ def test_a_directory_of_a_newer_version_is_refused(tmp_path: Path) -> None:
         DataDirectory(tmp_path)
 
 
-def test_a_directory_that_is_no_brokers_is_refused(tmp_path: Path) -> None:
-    (tmp_path / IDENTITY_NAME).write_bytes(b"something else")
+@pytest.mark.parametrize("content", [b"something else", b'{"format": 1, "incarnation": "\xff"}'])
+def test_a_directory_that_is_no_brokers_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / IDENTITY_NAME).write_bytes(content)
     with pytest.raises(StorageError, match="cannot be read"):
         DataDirectory(tmp_path)
 

@@ -1,6 +1,7 @@
 """What the doctor finds wrong, from what was seen; each with a remedy."""
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,14 @@ def test_what_answers_and_is_no_server_of_ours_is_told_apart() -> None:
         port = server.getsockname()[1]
         assert "timed out" in _look(f"http://127.0.0.1:{port}", 0.1).error
     assert "refused" in _look(f"http://127.0.0.1:{port}", 0.1).error
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"role": 1}', b"[]", b'{"role": "\xff"}', b"[" * 10_000])
+def test_what_answers_in_no_language_of_ours_is_told_apart(body: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(_look, f"http://127.0.0.1:{server.getsockname()[1]}", 10.0)
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + body)
+        assert looking.result().error == "it answers, but not as a server of Talweg does"

@@ -167,9 +167,10 @@ def test_of_many_writers_each_version_has_one(tmp_path: Path) -> None:
     assert not [name for name in (tmp_path / "_manifests").iterdir() if name.name.startswith(".")]
 
 
-def test_a_manifest_that_is_none_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"{", b'{"files": [{"path": "\xff"}]}'])
+def test_a_manifest_that_is_none_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "_manifests").mkdir()
-    (tmp_path / "_manifests" / "000000000001.json").write_text("{")
+    (tmp_path / "_manifests" / "000000000001.json").write_bytes(content)
     with pytest.raises(StorageError, match=r"000000000001\.json is no manifest"):
         read_manifest(tmp_path)
 

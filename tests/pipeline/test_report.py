@@ -14,6 +14,7 @@ from pyspark.sql.types import StructField, StructType
 from rich.console import Console
 
 from pipeline.made import frame, message, moment
+from talweg.cli.pipeline import _objects
 from talweg.pipeline.archive import add_to_archive
 from talweg.pipeline.charts import _by_minute
 from talweg.pipeline.compaction import FILES_MIN, compact
@@ -138,3 +139,8 @@ def test_nothing_found_is_no_mistake(tmp_path: Path) -> None:
 
 def test_findings_are_plain_values(found: Findings) -> None:
     assert json.loads(msgspec.json.encode(found))["alerts"] == [ALERT]
+
+
+def test_what_is_no_alert_among_alerts_is_passed_over() -> None:
+    deep = b'{"a":' + b"[" * 10_000
+    assert _objects([b'{"a":1}', None, b"[]", b"{", b'{"a":"\xff"}', deep, b"{}"]) == ({"a": 1}, {})

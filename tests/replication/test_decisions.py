@@ -2,6 +2,7 @@
 
 import time
 
+import msgspec
 import pytest
 
 from talweg.errors import CorruptBatch, Overloaded, StageExpired, TransactionForgotten

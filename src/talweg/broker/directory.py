@@ -92,7 +92,7 @@ class DataDirectory:
             return None
         try:
             return msgspec.json.decode(path.read_bytes(), type=kind)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StorageError(f"{path} cannot be read ({error}): is this a broker's directory?") from error
 
     def _write(self, name: str, value: msgspec.Struct) -> None:

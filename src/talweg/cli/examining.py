@@ -113,7 +113,7 @@ def _look(endpoint: str, timeout: float) -> Server:
         return Server(endpoint, role, version, bool(face["healthy"]), clock_ahead_seconds=ahead)
     except (OSError, http.client.HTTPException) as error:
         return Server(endpoint, error=str(error) or type(error).__name__)
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
         return Server(endpoint, error="it answers, but not as a server of Talweg does")
     finally:
         connection.close()

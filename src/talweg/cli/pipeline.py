@@ -3,8 +3,8 @@
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -230,8 +230,6 @@ def _goes_to(each: Any) -> str:
 
 def _alerts(servers: str | None) -> tuple[dict[str, Any], ...]:
     """What the topic of alerts holds; without a cluster, a report says what the tables know."""
-    import msgspec  # noqa: PLC0415
-
     from talweg.client.consumer import Consumer  # noqa: PLC0415
     from talweg.pipeline.alerts import TOPIC  # noqa: PLC0415
 
@@ -241,12 +239,17 @@ def _alerts(servers: str | None) -> tuple[dict[str, Any], ...]:
     except TalwegError as error:
         sys.stderr.write(f"talweg: alerts are left out: {error}\n")
         return ()
+    return _objects(values)
+
+
+def _objects(values: Iterable[bytes | None]) -> tuple[dict[str, Any], ...]:
+    """Those of them that are JSON objects: anybody may write to that topic."""
+    import msgspec  # noqa: PLC0415
+
     found = []
     for value in values:
-        try:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             found.append(msgspec.json.decode(value or b"", type=dict[str, Any]))
-        except msgspec.MsgspecError:
-            continue  # anybody may write to that topic
     return tuple(found)
 
 

@@ -100,7 +100,7 @@ def read_manifest(table: Path) -> Manifest:
             return msgspec.json.decode(path.read_bytes(), type=Manifest)
         except FileNotFoundError:
             continue  # twenty versions came while we looked
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise StorageError(f"{path} is no manifest of a table: {error}") from None
     raise StorageError(f"{table}: its versions come faster than they can be read")
 
