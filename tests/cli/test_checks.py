@@ -147,7 +147,11 @@ def test_what_answers_and_is_no_server_of_ours_is_told_apart() -> None:
     assert "refused" in _look(f"http://127.0.0.1:{port}", 0.1).error
 
 
-@pytest.mark.parametrize("body", [b"<html>", b'{"role": 1}', b"[]", b'{"role": "\xff"}', b"[" * 10_000])
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>", b'{"role": 1}', b"[]", b'{"role": "\xff"}', b"[" * 10_000],
+    ids=["page", "part", "list", "no-utf-8", "deep"],
+)
 def test_what_answers_in_no_language_of_ours_is_told_apart(body: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         looking = pool.submit(_look, f"http://127.0.0.1:{server.getsockname()[1]}", 10.0)
