@@ -19,7 +19,7 @@ from talweg.errors import CorruptBatch, OffsetOutOfRange, Unavailable
 from talweg.http import HttpResponse
 from talweg.protocol.batches import Commit, OffsetsAnswer
 from talweg.protocol.control import TopicMetadata
-from talweg.records import encode_values, stamp
+from talweg.records import Codec, encode_values, stamp
 
 PLACE = ("t", 0)
 
@@ -51,6 +51,18 @@ def test_small_frames_are_put_together_and_large_ones_stand_alone() -> None:
         (3006, 7006),
     ]
     assert [value for batch in made for value in batch.values()] == numbered(7006)
+
+
+def test_of_few_bytes_that_become_many_the_first_are_received_and_the_rest_is_left_to_be_read() -> None:
+    values = [[b"%d " % number + bytes(30 << 20)] for number in range(6)]
+    body = b"".join(
+        stamp(encode_values(each, timestamp=1, codec=Codec.ZSTD), index=at + 1, term=1, first_offset=at)
+        for at, each in enumerate(values)
+    )
+    assert len(body) < 64 << 10
+    first = received(body, PLACE, 0)
+    assert [(batch.first_offset, batch.next_offset) for batch in first] == [(n, n + 1) for n in range(4)]
+    assert [batch.values() for batch in first] == values[:4]
 
 
 def test_many_small_frames_are_several_batches() -> None:

@@ -18,6 +18,9 @@ from talweg.records import SCHEMA, Batch, read_header
 _ALONE_MESSAGES: Final = 1_000  # a frame with as many is a batch of its own
 _TOGETHER_MESSAGES_MAX: Final = 10_000
 _TOGETHER_BYTES_MAX: Final = 1 << 20
+_RAW_BYTES_MAX: Final = (
+    128 << 20
+)  # of an answer once it is decompressed; what is behind that is asked for again
 _PLACE_COLUMNS: Final = ("topic", "partition")
 
 
@@ -111,7 +114,8 @@ class ReceivedBatch(msgspec.Struct, frozen=True):
 
 
 def received(body: bytes, place: Place, offset: int) -> list[ReceivedBatch]:
-    """What a leader answered, from an offset on. Raises CorruptBatch."""
+    """What a leader answered, from an offset on: as much of it as there should be memory for, one frame at
+    least. Raises CorruptBatch."""
     made: list[ReceivedBatch] = []
     together: list[Batch] = []
     count = raw_bytes = 0
@@ -139,10 +143,14 @@ def _batch(place: Place, offset: int, frames: list[Batch]) -> ReceivedBatch:
 
 def _frames(body: bytes, offset: int) -> Iterator[Batch]:
     view, position, expected = memoryview(body), 0, None
+    room = _RAW_BYTES_MAX
     while position < len(view):
-        end = position + read_header(view, position).frame_bytes
+        header = read_header(view, position)
+        room -= header.raw_bytes
+        if position and room < 0:
+            return
+        end = position + header.frame_bytes
         frame = Batch.from_frame(view[position:end])
-        header = frame.header
         if not (
             header.first_offset <= offset < header.next_offset
             if expected is None
