@@ -123,6 +123,20 @@ def test_takes_read_ahead_only_what_there_is_memory_for(tmp_path: Path) -> None:
     run(test())
 
 
+def test_of_a_bundle_that_becomes_too_long_the_first_ones_are_written(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            leader = await brokers.topic()
+            bomb = encode_values([bytes(30 << 20)], timestamp=5, codec=Codec.ZSTD)
+            # The second one is for nobody, and has been decompressed all the same.
+            appends = [Append(10, bomb), Append(99, bomb), Append(10, bomb), Append(10, one(b"small"))]
+            outcomes = await ask(brokers, leader, "append", appends)
+            codes = [each.code if isinstance(each, Failed) else type(each) for each in outcomes]
+            assert codes == [Written, "group_not_found", "batch_too_large", Written]
+
+    run(test())
+
+
 def test_a_single_batch_of_too_many_messages_is_refused(tmp_path: Path) -> None:
     async def test() -> None:
         async with Brokers(tmp_path, 1) as brokers:

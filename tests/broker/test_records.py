@@ -12,6 +12,7 @@ import pytest
 from broker.primary import QUICK, Brokers, wait_until
 from records.samples import empties
 from schema_check import check_schema
+from talweg.broker.calls_records import INLINE_BYTES_MAX, REQUEST_RAW_BYTES_MAX, is_small
 from talweg.errors import (
     BadRequest,
     BatchTooLarge,
@@ -187,6 +188,36 @@ def test_a_batch_of_too_many_messages_is_refused_with_what_to_do(tmp_path: Path)
             assert (await asking.post(empties(MESSAGES_MAX))).count == MESSAGES_MAX
 
     run(test())
+
+
+def test_a_request_that_would_take_minutes_to_decompress_is_refused_before_that(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            asking = Asking(brokers, await brokers.topic())
+            bomb = empties(MESSAGES_MAX)
+            body = bomb * (REQUEST_RAW_BYTES_MAX // (4 * MESSAGES_MAX) + 1)
+            assert len(body) < 1 << 20
+            with pytest.raises(BatchTooLarge, match="in several requests"):
+                await asking.post(body)
+            assert (await asking.get("offset=0")).body == b""
+
+    run(test())
+
+
+def test_what_is_small_only_until_it_is_decompressed_gets_a_thread() -> None:
+    assert is_small(FRAMES, batch(b"a") * 100)
+    assert is_small(NDJSON, b'{"value":"a"}')
+    bomb = empties(MESSAGES_MAX)
+    for media_type, body in (
+        (FRAMES, bytes(INLINE_BYTES_MAX + 1)),
+        (FRAMES, bomb),
+        (FRAMES, batch(b"a") + bomb),
+        (NDJSON, b" " * (INLINE_BYTES_MAX + 1)),
+        (ARROW, b""),
+    ):
+        assert not is_small(media_type, body)
+    with pytest.raises(CorruptBatch):
+        is_small(FRAMES, b"nonsense")
 
 
 def test_few_stored_bytes_that_become_many_are_answered_in_parts(tmp_path: Path) -> None:

@@ -27,13 +27,14 @@ from talweg.protocol.bundles import (
     encode,
     failed,
 )
-from talweg.records import MESSAGES_MAX, Batch, Kind, peek
+from talweg.records import MESSAGES_MAX, RAW_BYTES_MAX, Batch, Kind, peek, read_header
 from talweg.replication.proposals import Outcome as AppendOutcome
 
 if TYPE_CHECKING:
     from talweg.broker.broker import Broker
 
 PARTS_MAX: Final = 10_000  # of one bundle
+_RAW_BYTES_MAX: Final = 64 << 20  # of a bundle's messages decompressed, beyond what they are on the wire
 
 T = TypeVar("T")
 
@@ -72,15 +73,19 @@ class BundleCalls:
         appends = _decoded(decode_appends, request.body)
         loop = asyncio.get_running_loop()
         waiting = _Waiting(len(appends), loop.create_future())
+        # Managers do not compress single messages, so theirs become no more than they are.
+        room = _RAW_BYTES_MAX + len(request.body)
         for place, append in enumerate(appends):
-            self._append_one(append, place, waiting)
+            room -= self._append_one(append, place, waiting, room)
         try:
             await within(self._seconds_max, asyncio.shield(waiting.done))
         except TalwegError as error:
             waiting.give_up(error)
         return _answer(waiting.outcomes)
 
-    def _append_one(self, append: Append, place: int, waiting: "_Waiting") -> None:
+    def _append_one(self, append: Append, place: int, waiting: "_Waiting", room: int) -> int:
+        """Begin; what it takes of the room for messages once they are decompressed."""
+
         # With callbacks, not tasks: this is where every single message of the plain API passes.
         def done(outcome: AppendOutcome) -> None:
             if isinstance(outcome, TalwegError):
@@ -89,12 +94,13 @@ class BundleCalls:
                 waiting.settle(place, Written(outcome[0].first_offset))
 
         try:
-            _check(append.frame)
+            raw_bytes = _check(append.frame, room)
             group = self._broker.hosting.group(append.group).group
         except TalwegError as error:
             waiting.settle(place, failed(error))
-            return
+            return _raw_bytes_of(append.frame, room)
         group.append_with_callback([append.frame], done)
+        return raw_bytes
 
     async def _take(self, request: Request[None, bytes]) -> RawResponse:
         takes = _decoded(decode_takes, request.body)
@@ -172,11 +178,22 @@ class _Waiting:
                 self.settle(place, failed(error))
 
 
-def _check(frame: bytes) -> None:
+def _check(frame: bytes, raw_bytes_max: int) -> int:
+    """Raises what is wrong with it; how long it is, decompressed."""
     if peek(frame)[0] != Kind.RECORDS:
         raise CorruptBatch("only records can be appended")
     check_no_items([frame])
-    Batch.from_frame(frame, messages_max=MESSAGES_MAX)
+    raw_bytes_max = min(raw_bytes_max, RAW_BYTES_MAX)
+    return Batch.from_frame(frame, raw_bytes_max=raw_bytes_max, messages_max=MESSAGES_MAX).header.raw_bytes
+
+
+def _raw_bytes_of(refused: bytes, raw_bytes_max: int) -> int:
+    """How much of a frame was perhaps decompressed before it was refused."""
+    try:
+        raw_bytes = read_header(refused).raw_bytes
+    except CorruptBatch:
+        return 0
+    return raw_bytes if raw_bytes <= raw_bytes_max else 0
 
 
 def _decoded(decode: Callable[[bytes], T], body: bytes) -> T:

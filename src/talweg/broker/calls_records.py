@@ -59,12 +59,17 @@ from talweg.records import (
     frames_to_ndjson,
     ipc_to_frame,
     ndjson_to_frame,
+    read_header,
 )
 
 if TYPE_CHECKING:
     from talweg.broker.broker import Broker
 
 INLINE_BYTES_MAX: Final = 128 << 10  # what is smaller is not worth a thread
+INLINE_RAW_BYTES_MAX: Final = 4 << 20  # nor is this, decompressed
+REQUEST_RAW_BYTES_MAX: Final = (
+    1 << 30
+)  # of all frames of a request: to check them they are decompressed, in turn
 
 LEADER_ERRORS: Final = (GroupNotFound, NotLeader, NoQuorum, Unavailable, StorageError)
 WRITE_ERRORS: Final = (*LEADER_ERRORS, Overloaded, StorageFull, Undecided)
@@ -162,7 +167,7 @@ class RecordCalls:
         if place.topic == TRANSACTIONS:
             raise Forbidden(f"topic {TRANSACTIONS} belongs to Talweg itself: nobody produces to it")
         partition = self._broker.hosting.partition(place.topic, place.partition)
-        if len(body) <= INLINE_BYTES_MAX:
+        if is_small(request.body_type, body):
             made = _checked_frames(request.body_type, body, place)
         else:
             made = await asyncio.to_thread(_checked_frames, request.body_type, body, place)
@@ -258,8 +263,33 @@ def _checked_frames(media_type: str, body: bytes, produce: Produce) -> list[byte
     return made
 
 
+def is_small(media_type: str, body: bytes) -> bool:
+    """Whether a body is taken apart before a thread would have begun with it. Raises CorruptBatch."""
+    if len(body) > INLINE_BYTES_MAX:
+        return False
+    if media_type == FRAMES:
+        return _raw_bytes_in(body) <= INLINE_RAW_BYTES_MAX
+    return media_type != ARROW  # whose buffers may be compressed, and do not say so in front
+
+
+def _raw_bytes_in(body: bytes) -> int:
+    """What the frames of a body become when they are decompressed, as they say."""
+    view, position, raw_bytes = memoryview(body), 0, 0
+    while position < len(view):
+        header = read_header(view, position)
+        raw_bytes += header.raw_bytes
+        position += header.frame_bytes
+    return raw_bytes
+
+
 def records_in(body: bytes) -> list[bytes]:
     """The frames of records that a body consists of, checked; raises CorruptBatch for all others."""
+    raw_bytes = _raw_bytes_in(body)
+    if raw_bytes > REQUEST_RAW_BYTES_MAX:
+        raise BatchTooLarge(
+            f"a request whose batches decompress to {raw_bytes} bytes, at most {REQUEST_RAW_BYTES_MAX} are "
+            "accepted: send them in several requests"
+        )
     made = []
     for header, view in frames(body, bytes_max=RAW_BYTES_MAX):
         if header.kind is not Kind.RECORDS:

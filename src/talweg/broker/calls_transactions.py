@@ -4,7 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from talweg.broker import decisions, stages
-from talweg.broker.calls_records import INLINE_BYTES_MAX, LEADER_ERRORS, WRITE_ERRORS, records_in
+from talweg.broker.calls_records import LEADER_ERRORS, WRITE_ERRORS, is_small, records_in
 from talweg.broker.partition import Partition
 from talweg.broker.waiting import within
 from talweg.errors import (
@@ -160,7 +160,7 @@ class TransactionCalls:
         if asked.topic == TRANSACTIONS:
             raise Forbidden(f"topic {TRANSACTIONS} belongs to Talweg itself: stage in one of your own")
         partition = self._broker.hosting.partition(asked.topic, asked.partition)
-        if len(body) <= INLINE_BYTES_MAX:
+        if is_small(FRAMES, body):
             made = records_in(body)
         else:
             made = await asyncio.to_thread(records_in, body)
