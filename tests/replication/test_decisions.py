@@ -2,7 +2,6 @@
 
 import time
 
-import msgspec
 import pytest
 
 from talweg.errors import CorruptBatch, Overloaded, StageExpired, TransactionForgotten
