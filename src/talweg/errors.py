@@ -16,9 +16,9 @@
     │   ├── NotAcceptable     the call answers in none of the media types that were asked for
     │   └── MethodNotAllowed  the path is there, the method is not
     ├── InvalidSetting        a setting that cannot work; the process does not start
-    ├── GroupNotFound         this broker carries no such group, or another incarnation of it
     ├── NotFound              there is no such thing
     │   ├── TopicNotFound
+    │   │   └── TopicReplaced     it was deleted, and another one has taken its name
     │   ├── PartitionNotFound
     │   ├── ProducerNotFound  also: registered for another topic
     │   ├── ConsumerNotFound  also: registered for another topic
@@ -35,6 +35,7 @@
     ├── StaleVersion          it was changed by another since it was read; read it and try again
     ├── Unavailable           the cluster cannot do it now; try again
     │   ├── NotLeader         another replica leads; names it when known
+    │   ├── GroupNotFound     this broker carries no such group, or another incarnation of it
     │   ├── NoQuorum          no majority could be reached
     │   ├── Undecided         it may have been done or not; a retry with the same sequence finds out
     │   ├── Overloaded        too much is under way already: back-pressure
@@ -42,7 +43,8 @@
     │   ├── TooFewBrokers     fewer active brokers than replicas
     │   ├── MetadataUnavailable  the metadata store cannot be reached, or has not confirmed a change
     │   ├── LeaseLost         this manager is no longer the primary
-    │   └── Unreachable       no connection could be made: the request was never sent
+    │   ├── Unreachable       no connection could be made: the request was never sent
+    │   └── Closed            a client that was closed, a transaction that is over: no use to try again
     ├── DeliveryFailed        a producer could not deliver what it had accepted; says how much, and why
     ├── StorageError          the disk failed
     │   ├── DamagedLog        bytes in the middle of a log are not what was written
@@ -68,6 +70,9 @@ class TalwegError(Exception):
     # that were not, as an Arrow table to be sent.
     accepted: int | None = None
     rest: Any = None
+
+    # Of an answer without a code, or without sense: whoever gave it may be a gateway, or no server of ours.
+    unexplained: bool = False
 
 
 class BadRequest(TalwegError):
@@ -177,14 +182,6 @@ class InvalidSetting(TalwegError):
     status = 400
 
 
-class GroupNotFound(TalwegError):
-    """No such group here, or another incarnation of it."""
-
-    code = "group_not_found"
-    status = 404
-    retriable = True
-
-
 class NotFound(TalwegError):
     """There is no such thing."""
 
@@ -196,6 +193,12 @@ class TopicNotFound(NotFound):
     """No topic of that name."""
 
     code = "topic_not_found"
+
+
+class TopicReplaced(TopicNotFound):
+    """The topic that was meant is no more, and another one has its name: offsets of the old mean nothing."""
+
+    code = "topic_replaced"
 
 
 class PartitionNotFound(NotFound):
@@ -316,6 +319,13 @@ class NotLeader(Unavailable):
         self.endpoint = endpoint
 
 
+class GroupNotFound(Unavailable):
+    """No such group here, or another incarnation of it. Another broker may have it, or this one later."""
+
+    code = "group_not_found"
+    status = 404
+
+
 class NoQuorum(Unavailable):
     """No majority of the group could be reached."""
 
@@ -365,6 +375,17 @@ class Unreachable(Unavailable):
     """No connection could be made. The request was never sent, so asking another, or again, is safe."""
 
     code = "unreachable"
+
+
+class Closed(Unavailable):
+    """A client that was closed, or made before a fork; a transaction that is over. Make another.
+
+    Unavailable to those who ask by class, and the only one of them that is not retriable: it stays so.
+    """
+
+    code = "closed"
+    status = 410
+    retriable = False
 
 
 class DeliveryFailed(TalwegError):

@@ -22,6 +22,7 @@ from talweg.errors import (
     NotLeader,
     OffsetOutOfRange,
     OutOfSequence,
+    TopicReplaced,
     UnsupportedMedia,
 )
 from talweg.http import HttpResponse
@@ -273,6 +274,7 @@ def test_offsets_and_positions(tmp_path: Path) -> None:
                     OffsetsAnswer,
                     seconds_max=5.0,
                 )
+                assert answer.incarnations == {0: 10}
                 return answer.offsets
 
             assert await offsets("earliest") == {0: 0}
@@ -303,6 +305,16 @@ def test_offsets_and_positions(tmp_path: Path) -> None:
                 await commit(b'{"consumer":"#1","offset":1}')
             with pytest.raises(BadRequest):
                 await commit(b'{"offset":1}')
+            # Offsets of another topic that had the name before, or is about to have it.
+            await commit(b'{"consumer":"spark","offset":3,"incarnation":10}')
+            assert await position("consumer=spark&incarnation=10") == 3
+            with pytest.raises(TopicReplaced):
+                await commit(b'{"consumer":"spark","offset":1,"seek":true,"incarnation":9}')
+            with pytest.raises(TopicReplaced):
+                await position("consumer=spark&incarnation=9")
+            with pytest.raises(GroupNotFound):
+                await commit(b'{"consumer":"spark","offset":1,"seek":true,"incarnation":11}')
+            assert await position("consumer=spark") == 3
             with pytest.raises(GroupNotFound):
                 await brokers.client.request(
                     asking.endpoint, "GET", "/v1/topics/other/offsets", seconds_max=5.0

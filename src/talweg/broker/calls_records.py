@@ -21,6 +21,7 @@ from talweg.errors import (
     StorageError,
     StorageFull,
     TooManyPositions,
+    TopicReplaced,
     Unavailable,
     Undecided,
 )
@@ -138,7 +139,7 @@ class RecordCalls:
                 "Commit a position, or have retention wait for one",
                 parameters=PartitionPath,
                 body=Commit,
-                errors=(*WRITE_ERRORS, OffsetOutOfRange, TooManyPositions),
+                errors=(*WRITE_ERRORS, OffsetOutOfRange, TooManyPositions, TopicReplaced),
                 tag="Batches",
             ),
             Call(
@@ -148,7 +149,7 @@ class RecordCalls:
                 "A committed position",
                 parameters=AskPosition,
                 answer=PositionAnswer,
-                errors=LEADER_ERRORS,
+                errors=(*LEADER_ERRORS, TopicReplaced),
                 tag="Batches",
             ),
             Call(
@@ -157,7 +158,7 @@ class RecordCalls:
                 self._delete_position,
                 "Forget a position, and with it what retention keeps for it",
                 parameters=AskPosition,
-                errors=WRITE_ERRORS,
+                errors=(*WRITE_ERRORS, TopicReplaced),
                 tag="Batches",
             ),
         ]
@@ -213,11 +214,14 @@ class RecordCalls:
                     offsets[partition.number] = ends.start_offset if at == "earliest" else ends.next_offset
             except NotLeader:
                 elsewhere.append(partition.number)
-        return OffsetsAnswer(offsets=offsets, elsewhere=elsewhere)
+        led = (partition for partition in partitions if partition.number in offsets)
+        incarnations = {partition.number: partition.group.incarnation for partition in led}
+        return OffsetsAnswer(offsets=offsets, elsewhere=elsewhere, incarnations=incarnations)
 
     async def _commit(self, request: Request[PartitionPath, Commit]) -> None:
         place, commit = request.parameters, request.body
         partition = self._broker.hosting.partition(place.topic, place.partition)
+        partition.check_incarnation(commit.incarnation)
         name = position_name(commit.consumer, commit.consumer_id)
         if commit.offset is not None:
             work = partition.commit_position(
@@ -232,6 +236,7 @@ class RecordCalls:
     async def _position(self, request: Request[AskPosition, None]) -> PositionAnswer:
         asked = request.parameters
         partition = self._broker.hosting.partition(asked.topic, asked.partition)
+        partition.check_incarnation(asked.incarnation)
         await partition.ends()  # a leader of the past would name a position of the past
         name = position_name(asked.consumer, asked.consumer_id)
         return PositionAnswer(position=partition.position(name), keep_bytes=partition.hold_bytes(name))
@@ -239,6 +244,7 @@ class RecordCalls:
     async def _delete_position(self, request: Request[AskPosition, None]) -> None:
         asked = request.parameters
         partition = self._broker.hosting.partition(asked.topic, asked.partition)
+        partition.check_incarnation(asked.incarnation)
         work = partition.delete_position(position_name(asked.consumer, asked.consumer_id))
         await within(self._settings.request_seconds_max, work)
 

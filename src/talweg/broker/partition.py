@@ -6,7 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from talweg.broker.decoded import DecodedBatches
-from talweg.errors import NoQuorum, NotLeader, OffsetOutOfRange, TalwegError
+from talweg.errors import (
+    GroupNotFound,
+    NoQuorum,
+    NotLeader,
+    OffsetOutOfRange,
+    TalwegError,
+    TopicReplaced,
+)
 from talweg.protocol.bundles import Empty, Ends, Moved, Taken
 from talweg.records import STAGE_ID_MIN, Batch, read_header
 from talweg.replication import Appended, Group, Position, Replica
@@ -57,6 +64,16 @@ class Partition:
     def name(self) -> str:
         """For people."""
         return f"partition {self.number} of topic {self.topic}"
+
+    def check_incarnation(self, meant: int | None) -> None:
+        """Raise TopicReplaced if this one has taken the place of the one that is meant; GroupNotFound if that
+        is yet to come here."""
+        here = self.group.incarnation
+        if meant is None or meant == here:
+            return
+        if meant > here:
+            raise GroupNotFound(f"{self.name} is here in incarnation {here}, not in {meant} as yet")
+        raise TopicReplaced(f"topic {self.topic} was deleted, and another one has taken its name")
 
     async def append(self, frames: list[bytes]) -> Sequence[Appended]:
         """Append frames in this order; returns once a majority has them on disk."""

@@ -1,7 +1,7 @@
 """Where in a partition: offsets, its ends and moments as people name them, and the positions of groups."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Final, Literal
 from urllib.parse import quote
@@ -11,7 +11,7 @@ import msgspec
 from talweg.client.cluster import Cluster
 from talweg.client.leaders import ask_leaders
 from talweg.client.message import Place
-from talweg.errors import BadRequest, OffsetOutOfRange
+from talweg.errors import BadRequest, OffsetOutOfRange, TopicReplaced
 from talweg.protocol.batches import FRAMES, Commit, OffsetsAnswer, PositionAnswer
 
 Where = int | str | datetime
@@ -28,6 +28,13 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 At = int | Literal["earliest", "latest"] | Moment
+
+
+class End(msgspec.Struct, frozen=True):
+    """The first offset that is not there yet, in one incarnation of a partition."""
+
+    offset: int
+    incarnation: int
 
 
 def read_where(where: Where) -> At:
@@ -54,12 +61,21 @@ def read_where(where: Where) -> At:
 
 
 async def offsets_at(
-    cluster: Cluster, topic: str, partitions: Iterable[int], at: At, *, seconds_max: float
+    cluster: Cluster,
+    topic: str,
+    partitions: Iterable[int],
+    at: At,
+    *,
+    incarnation: int | None = None,  # of the topic; None: whichever is there
+    seconds_max: float,
 ) -> dict[int, int]:
-    """An offset for each partition. One that is given as such must be there: raises OffsetOutOfRange."""
+    """An offset for each partition. One that is given as such must be there: raises OffsetOutOfRange; and
+    TopicReplaced if the topic is another one by now."""
     numbers = list(partitions)
     if isinstance(at, int):
-        first, behind = await ends_of(cluster, topic, numbers, seconds_max=seconds_max)
+        first, behind = await ends_of(
+            cluster, topic, numbers, incarnation=incarnation, seconds_max=seconds_max
+        )
         for number in numbers:
             if not first[number] <= at <= behind[number]:
                 raise OffsetOutOfRange(
@@ -74,7 +90,7 @@ async def offsets_at(
         numbers,
         f"/offsets?at={name}",
         OffsetsAnswer,
-        read=lambda answer: answer.offsets,
+        read=_reading(topic, incarnation),
         seconds_max=seconds_max,
     )
     if isinstance(at, Moment):
@@ -85,14 +101,43 @@ async def offsets_at(
     return found
 
 
+def _reading(topic: str, incarnation: int | None) -> Callable[[OffsetsAnswer], Mapping[int, int]]:
+    """What an answer says of the topic that is meant. Of an older one, nothing: that broker has yet to hear
+    of ours, and is asked again. Raises TopicReplaced for a newer one."""
+
+    def read(answer: OffsetsAnswer) -> Mapping[int, int]:
+        if incarnation is None:
+            return answer.offsets
+        found = {}
+        for number, offset in answer.offsets.items():
+            here = answer.incarnations.get(number, incarnation + number) - number
+            if here > incarnation:
+                raise replaced(topic)
+            if here == incarnation:
+                found[number] = offset
+        return found
+
+    return read
+
+
+def replaced(topic: str) -> TopicReplaced:
+    """For whoever means a topic that is no more."""
+    return TopicReplaced(f"topic {topic} was deleted, and another one has taken its name")
+
+
 async def ends_of(
-    cluster: Cluster, topic: str, partitions: Iterable[int], *, seconds_max: float
+    cluster: Cluster,
+    topic: str,
+    partitions: Iterable[int],
+    *,
+    incarnation: int | None = None,  # of the topic; None: whichever is there
+    seconds_max: float,
 ) -> tuple[dict[int, int], dict[int, int]]:
     """The first offset that is kept, and the first that is not there yet, as majorities confirm them."""
     numbers = list(partitions)
     first, behind = await asyncio.gather(
-        offsets_at(cluster, topic, numbers, "earliest", seconds_max=seconds_max),
-        offsets_at(cluster, topic, numbers, "latest", seconds_max=seconds_max),
+        offsets_at(cluster, topic, numbers, "earliest", incarnation=incarnation, seconds_max=seconds_max),
+        offsets_at(cluster, topic, numbers, "latest", incarnation=incarnation, seconds_max=seconds_max),
     )
     return first, behind
 
@@ -130,12 +175,21 @@ def check_name(group: object) -> str:
 
 
 async def position_of(
-    cluster: Cluster, group: str, topic: str, partition: int, *, seconds_max: float
+    cluster: Cluster,
+    group: str,
+    topic: str,
+    partition: int,
+    *,
+    incarnation: int | None = None,  # of the partition; None: whichever is there
+    seconds_max: float,
 ) -> int | None:
-    """The first offset that a group has not finished with; None if it never committed one here."""
-    answer = await cluster.ask_leader(
-        topic, partition, "GET", f"/positions?consumer={quote(group, safe='')}", seconds_max=seconds_max
-    )
+    """The first offset that a group has not finished with; None if it never committed one here.
+
+    Raises TopicReplaced if it is another partition by now.
+    """
+    meant = "" if incarnation is None else f"&incarnation={incarnation}"
+    path = f"/positions?consumer={quote(group, safe='')}{meant}"
+    answer = await cluster.ask_leader(topic, partition, "GET", path, seconds_max=seconds_max)
     return _decode_position(answer.body).position
 
 
@@ -148,11 +202,22 @@ async def commit_position(
     *,
     seek: bool = False,  # may go back
     keep_bytes: int | None = None,  # up to which size of the log retention waits for it; None: as before
+    incarnation: int | None = None,  # of the partition that the offset is of; None: whichever is there
     seconds_max: float,
 ) -> None:
-    """Set a position, or a hold, or both; returns once a majority has it on disk."""
+    """Set a position, or a hold, or both; returns once a majority has it on disk.
+
+    Raises TopicReplaced if it is another partition by now.
+    """
     name, number = (whose, None) if isinstance(whose, str) else (None, whose)
-    commit = Commit(consumer=name, consumer_id=number, offset=offset, seek=seek, keep_bytes=keep_bytes)
+    commit = Commit(
+        consumer=name,
+        consumer_id=number,
+        offset=offset,
+        seek=seek,
+        keep_bytes=keep_bytes,
+        incarnation=incarnation,
+    )
     body = msgspec.json.encode(commit)
     await cluster.ask_leader(topic, partition, "POST", "/positions", body, seconds_max=seconds_max)
 
@@ -166,13 +231,28 @@ async def delete_position(
 
 
 async def commit_position_or_first(
-    cluster: Cluster, group: str, topic: str, partition: int, offset: int, *, seek: bool, seconds_max: float
+    cluster: Cluster,
+    group: str,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    seek: bool,
+    incarnation: int | None = None,
+    seconds_max: float,
 ) -> None:
     """Set a position; if retention has overtaken it, to the first message that is kept instead."""
     while True:
         try:
             await commit_position(
-                cluster, group, topic, partition, offset, seek=seek, seconds_max=seconds_max
+                cluster,
+                group,
+                topic,
+                partition,
+                offset,
+                seek=seek,
+                incarnation=incarnation,
+                seconds_max=seconds_max,
             )
             return
         except OffsetOutOfRange:

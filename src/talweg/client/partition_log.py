@@ -117,11 +117,13 @@ class PartitionLogs:
         topic: str,
         offsets: Mapping[int, int],
         *,
+        incarnation: int | None = None,  # of the topic that the offsets are of; None: whichever is there
         keep_bytes: int | None = None,
         seconds_max: float,
     ) -> None:
-        """Move a group's positions. They do not go back, nor to where there is nothing any more. With
-        `keep_bytes`, retention waits for them up to that size of each log. Raises when all were tried."""
+        """Move a group's positions. They do not go back, nor to where there is nothing any more, nor into
+        another topic that has taken the name. With `keep_bytes`, retention waits for them up to that size of
+        each log. Raises when all were tried."""
 
         async def commit_all() -> list[BaseException | None]:
             few = asyncio.Semaphore(_COMMITS_AT_ONCE_MAX)
@@ -135,6 +137,7 @@ class PartitionLogs:
                         partition,
                         offset,
                         keep_bytes=keep_bytes,
+                        incarnation=None if incarnation is None else incarnation + partition,
                         seconds_max=seconds_max,
                     )
 

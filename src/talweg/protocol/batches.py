@@ -62,6 +62,8 @@ class OffsetsAnswer(Answer, frozen=True, kw_only=True):
 
     offsets: dict[int, Natural]
     elsewhere: list[Natural]
+    # Of those partitions: which incarnation of the group it is that the offset belongs to.
+    incarnations: dict[int, Natural] = msgspec.field(default_factory=dict)
 
 
 class TopicPath(Parameters, frozen=True, kw_only=True):
@@ -100,6 +102,8 @@ class Commit(Parameters, frozen=True, kw_only=True):
     offset: Natural | None = None
     seek: bool = False  # without it a position does not go back
     keep_bytes: Natural | None = None  # null: as it was
+    # Of the partition's group, as a fetch names it: an offset of another one means nothing here.
+    incarnation: Natural | None = None
 
 
 class AskPosition(PartitionPath, frozen=True, kw_only=True):
@@ -107,6 +111,7 @@ class AskPosition(PartitionPath, frozen=True, kw_only=True):
 
     consumer: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
     consumer_id: Natural | None = None
+    incarnation: Natural | None = None  # of the partition's group: positions in another one are not meant
 
 
 class PositionAnswer(Answer, frozen=True, kw_only=True):

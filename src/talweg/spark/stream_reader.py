@@ -270,7 +270,12 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, topic in from_json(done).items():
             try:
                 self._logs.commit(
-                    group, name, topic.partitions, keep_bytes=keep_bytes, seconds_max=_COMMIT_SECONDS_MAX
+                    group,
+                    name,
+                    topic.partitions,
+                    incarnation=topic.incarnation,
+                    keep_bytes=keep_bytes,
+                    seconds_max=_COMMIT_SECONDS_MAX,
                 )
             except TalwegError as error:
                 if keep_bytes is not None and error.retriable:
