@@ -12,7 +12,7 @@ from talweg.client.consumer_settings import ConsumerSettings
 from talweg.client.fetching import Fetching
 from talweg.client.hand import Hand
 from talweg.client.message import Place
-from talweg.client.offsets import commit_position_or_first
+from talweg.client.offsets import End, commit_position_or_first
 from talweg.client.prefetched import Prefetched
 from talweg.client.received import ReceivedBatch, received
 from talweg.errors import CorruptBatch, OffsetOutOfRange, Unavailable
@@ -22,6 +22,7 @@ from talweg.protocol.control import TopicMetadata
 from talweg.records import Codec, encode_values, stamp
 
 PLACE = ("t", 0)
+GROUP = 40  # its incarnation
 
 
 def frames(*counts: int, first_offset: int = 0) -> bytes:
@@ -35,7 +36,7 @@ def frames(*counts: int, first_offset: int = 0) -> bytes:
 
 
 def batches(*counts: int, place: Place = PLACE, first_offset: int = 0) -> list[ReceivedBatch]:
-    return received(frames(*counts, first_offset=first_offset), place, first_offset)
+    return received(frames(*counts, first_offset=first_offset), place, first_offset, GROUP)
 
 
 # What a leader answers
@@ -104,7 +105,7 @@ class Ahead:
 def test_a_full_shelf_takes_no_more_until_it_is_emptied() -> None:
     made = batches(1000, 1000)
     ahead = Ahead(share_bytes=made[1].raw_bytes + 1)
-    ahead.prefetched.open(PLACE, 0)
+    ahead.prefetched.open(PLACE, 0, GROUP)
     assert ahead.prefetched.has_room(PLACE)
     ahead.prefetched.put(PLACE, made)
     assert not ahead.prefetched.has_room(PLACE)
@@ -118,7 +119,7 @@ def test_a_full_shelf_takes_no_more_until_it_is_emptied() -> None:
 
 def test_an_error_comes_after_what_was_read_before_it_and_is_tried_again() -> None:
     ahead = Ahead()
-    ahead.prefetched.open(PLACE, 0)
+    ahead.prefetched.open(PLACE, 0, GROUP)
     ahead.prefetched.put(PLACE, batches(1))
     ahead.prefetched.fail(PLACE, Unavailable("gone"))
     assert ahead.prefetched.take() is not None
@@ -132,7 +133,7 @@ def test_one_outage_is_told_once_and_what_does_not_pass_by_itself_is_told_for_ea
     ahead = Ahead()
     places = [("t", number) for number in range(5)]
     for place in places:
-        ahead.prefetched.open(place, 0)
+        ahead.prefetched.open(place, 0, GROUP)
     for place in places[:3]:
         ahead.prefetched.fail(place, Unavailable(f"{place} is gone"))
     for place in places[3:]:
@@ -148,16 +149,16 @@ def test_one_outage_is_told_once_and_what_does_not_pass_by_itself_is_told_for_ea
 
 def test_what_is_read_elsewhere_is_forgotten() -> None:
     ahead = Ahead()
-    ahead.prefetched.open(PLACE, 0)
+    ahead.prefetched.open(PLACE, 0, GROUP)
     ahead.prefetched.put(PLACE, batches(1000, 1000))
-    ahead.prefetched.open(PLACE, 7)
+    ahead.prefetched.open(PLACE, 7, GROUP)
     assert ahead.prefetched.take() is None
     assert ahead.prefetched.positions() == {PLACE: 7}
 
 
 def test_a_jump_counts_when_what_lies_before_it_is_handed_out() -> None:
     ahead = Ahead()
-    ahead.prefetched.open(PLACE, 0)
+    ahead.prefetched.open(PLACE, 0, GROUP)
     ahead.prefetched.put(PLACE, batches(3))
     ahead.prefetched.jump(PLACE, 10)
     assert ahead.prefetched.positions() == {PLACE: 0}
@@ -167,12 +168,12 @@ def test_a_jump_counts_when_what_lies_before_it_is_handed_out() -> None:
 
 def test_a_batch_is_cut_at_the_end_that_was_named() -> None:
     ahead = Ahead()
-    ahead.prefetched.open(PLACE, 0)
+    ahead.prefetched.open(PLACE, 0, GROUP)
     ahead.prefetched.put(PLACE, batches(1, 1, 1))
-    taken = ahead.prefetched.take({PLACE: 2})
+    taken = ahead.prefetched.take({PLACE: End(2, GROUP)})
     assert taken is not None
     assert taken.values() == numbered(2)
-    assert ahead.prefetched.take({PLACE: 2}) is None
+    assert ahead.prefetched.take({PLACE: End(2, GROUP)}) is None
     rest = ahead.prefetched.take()
     assert rest is not None
     assert rest.values() == numbered(1, 2)
@@ -183,9 +184,9 @@ def test_a_batch_is_cut_at_the_end_that_was_named() -> None:
 
 def hand_of(*counts: int) -> Hand:
     ahead = Ahead()
-    ahead.prefetched.open(PLACE, 0)
+    ahead.prefetched.open(PLACE, 0, GROUP)
     hand = Hand(ahead.prefetched, None)
-    hand.move(PLACE, 0)
+    hand.move(PLACE, 0, GROUP)
     ahead.prefetched.put(PLACE, batches(*counts))
     return hand
 
@@ -212,6 +213,64 @@ def test_a_batch_is_finished_when_the_next_is_asked_for() -> None:
     assert hand.finished() == {PLACE: 2000}
 
 
+def test_what_is_put_back_is_the_next_and_a_gap_behind_it_stays_one() -> None:
+    ahead = Ahead()
+    ahead.prefetched.open(PLACE, 0, GROUP)
+    hand = Hand(ahead.prefetched, None)
+    hand.move(PLACE, 0, GROUP)
+    ahead.prefetched.put(PLACE, batches(5))
+    ahead.prefetched.jump(PLACE, 100)
+    messages = hand.take_messages()
+    assert messages is not None
+    assert [next(messages).offset for _ in range(2)] == [0, 1]
+    hand.put_back(PLACE)
+    assert list(messages) == []
+    assert ahead.prefetched.positions() == {PLACE: 2}
+    assert hand.finished(all_handed_out=True) == {PLACE: 2}
+    rest = hand.take_batch()
+    assert rest is not None
+    assert (rest.first_offset, rest.next_offset) == (2, 5)
+    assert ahead.prefetched.positions() == {PLACE: 100}
+
+
+def test_what_lies_behind_a_gap_does_not_lead_back_to_it() -> None:
+    ahead = Ahead()
+    ahead.prefetched.open(PLACE, 0, GROUP)
+    hand = Hand(ahead.prefetched, None)
+    hand.move(PLACE, 0, GROUP)
+    ahead.prefetched.put(PLACE, batches(5))
+    ahead.prefetched.jump(PLACE, 100)
+    messages = hand.take_messages()
+    assert messages is not None
+    next(messages)
+    ahead.prefetched.put(PLACE, batches(7, first_offset=100))
+    hand.put_back(PLACE)
+    assert [len(batch) for batch in (hand.take_batch(), hand.take_batch()) if batch is not None] == [4, 7]
+    assert ahead.prefetched.positions() == {PLACE: 107}
+
+
+def test_a_hand_that_is_closed_hands_out_nothing_and_counts_what_it_did() -> None:
+    for taken in (0, 1, 3):
+        hand = hand_of(3, 1000)
+        messages = hand.take_messages()
+        assert messages is not None
+        for _ in range(taken):
+            next(messages)
+        hand.close()
+        assert list(messages) == []
+        assert hand.take_messages() is None
+        assert hand.take_batch() is None
+        assert hand.finished(all_handed_out=True) == {PLACE: taken}
+
+
+def test_what_was_read_of_a_topic_that_was_made_again_counts_no_more() -> None:
+    hand = hand_of(3, 1000)
+    assert hand.take_batch() is not None
+    hand.move(PLACE, 0, GROUP + 1)
+    assert hand.take_batch() is None, "what was read ahead is of the old one"
+    assert hand.finished(all_handed_out=True) == {PLACE: 0}
+
+
 # Leaders that are not what they seem
 
 
@@ -228,7 +287,7 @@ class OddCluster:
         return "http://leader:1"
 
     async def topic(self, name: str, *, seconds_max: float) -> TopicMetadata:
-        return TopicMetadata(topic=name, incarnation=40, partitions=())
+        return TopicMetadata(topic=name, incarnation=GROUP, partitions=())
 
     fresh_topic = topic
 
@@ -278,7 +337,7 @@ async def first_batch(
     fetching = Fetching(cluster, settings(), decode_in_thread=False, made_again=pytest.fail)  # type: ignore[arg-type]
     news = asyncio.Event()
     fetching.prefetched.notify = news.set
-    fetching.open(PLACE, 40, offset)
+    fetching.open(PLACE, GROUP, offset)
     try:
         async with asyncio.timeout(10):
             while True:

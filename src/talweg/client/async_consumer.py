@@ -1,18 +1,21 @@
 """The consumer for programs with an event loop: `async for message in consumer`."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from talweg.client.consumer_settings import ConsumerSettings, Partitions, Reset, read_partitions, read_topics
 from talweg.client.consuming import Consuming
+from talweg.client.dropped import end_in_loop
 from talweg.client.message import Message, Place
 from talweg.client.offsets import Where, read_where
 from talweg.client.prefetched import Ends
 from talweg.client.received import ReceivedBatch
 from talweg.client.servers import Servers, read_servers
-from talweg.errors import Unavailable
+from talweg.errors import Closed
 
 
 class AsyncConsumer:
@@ -20,6 +23,8 @@ class AsyncConsumer:
 
     It begins with `async with`, with `start`, or with the first call. See `Consumer` for the settings.
     """
+
+    _consuming: Consuming | None = None  # until it has begun
 
     def __init__(
         self,
@@ -52,7 +57,8 @@ class AsyncConsumer:
             api_timeout_ms=api_timeout_ms,
         )
         self._servers = read_servers(servers)
-        self._consuming: Consuming | None = None
+        self._process = os.getpid()
+        self._beginning: Consuming | None = None  # while it begins
         self._starting = asyncio.Lock()
         self._news = asyncio.Event()
         self._closed = False
@@ -65,29 +71,36 @@ class AsyncConsumer:
         return self
 
     async def _started(self) -> Consuming:
-        if self._closed:
-            raise Unavailable("the consumer is closed")
         async with self._starting:
+            if self._closed:
+                raise Closed("the consumer is closed")
             if self._consuming is None:
-                consuming = Consuming(self._settings, self._servers, decode_in_thread=True)
-                consuming.prefetched.notify = self._news.set
-                try:
-                    await consuming.start()
-                except BaseException:
-                    await consuming.close(clean=False)
-                    raise
-                self._consuming = consuming
+                self._consuming = await self._begin()
         return self._consuming
+
+    async def _begin(self) -> Consuming:
+        consuming = self._beginning = Consuming(self._settings, self._servers, decode_in_thread=True)
+        consuming.prefetched.notify = self._news.set
+        try:
+            await consuming.start()
+            if self._closed:
+                raise Closed("the consumer is closed")
+        except BaseException:
+            await consuming.close(clean=False)
+            raise
+        finally:
+            self._beginning = None
+        return consuming
 
     async def close(self) -> None:
         """End, and commit what was handed out if that is automatic. Who waits for messages is woken."""
         await self._close(clean=True)
 
     async def _close(self, *, clean: bool) -> None:
-        consuming = self._consuming
         if self._closed:
             return
         self._closed = True
+        consuming = self._consuming or self._beginning
         if consuming is not None:
             await consuming.close(clean=clean)
 
@@ -98,6 +111,11 @@ class AsyncConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._close(clean=kind is None)
+
+    def __del__(self) -> None:
+        if self._consuming is not None and not self._closed:
+            end = partial(self._consuming.close, clean=False)
+            end_in_loop(self, "a consumer", self._consuming.loop, self._process, end)
 
     # Messages
 
@@ -141,6 +159,8 @@ class AsyncConsumer:
 
     async def _wait(self, consuming: Consuming, deadline: float | None) -> bool:
         """For news; false when time is up, or it is closed."""
+        if consuming.prefetched.closed:
+            return False
         try:
             async with asyncio.timeout_at(deadline):
                 await self._news.wait()
@@ -182,7 +202,7 @@ class AsyncConsumer:
     async def pause(self, topic: str, partition: int) -> None:
         """Hand out nothing of a partition until it is resumed."""
         consuming = await self._started()
-        consuming.prefetched.pause(consuming.check(topic, partition), paused=True)
+        consuming.pause(consuming.check(topic, partition))
 
     async def resume(self, topic: str, partition: int) -> None:
         """Hand out messages of a paused partition again."""

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import uvloop
 
 from talweg.client.gate import Gate
-from talweg.errors import Unavailable
+from talweg.errors import Closed
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -49,7 +49,7 @@ class _Job(Generic[A]):
         """When it is over: what it returned, or raised."""
         assert self._task is not None
         if self._task.cancelled():
-            raise Unavailable("the client cannot be used: it was closed meanwhile")
+            raise Closed("the client cannot be used: it was closed meanwhile")
         return self._task.result()
 
 
@@ -80,7 +80,7 @@ class Background:
         return job.result()
 
     def begin(self, work: Coroutine[Any, Any, A]) -> concurrent.futures.Future[A]:
-        """Let it be done. Raises Unavailable when this is closed, or was made before a fork."""
+        """Let it be done. Raises Closed when this is, or was made before a fork."""
         return self._give(work, lambda: asyncio.run_coroutine_threadsafe(work, self.loop))
 
     def _give(self, work: Coroutine[Any, Any, Any], give: Callable[[], B]) -> B:
@@ -92,7 +92,7 @@ class Background:
                 if not self._closed:
                     return give()
         work.close()
-        raise Unavailable(f"the client cannot be used: {why}")
+        raise Closed(f"the client cannot be used: {why}")
 
     def _is_ours(self) -> bool:
         """Looked at before the lock is taken: a thread that a fork does not have may have held it."""

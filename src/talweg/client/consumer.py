@@ -1,12 +1,9 @@
 """The consumer for programs that block: `for message in consumer`."""
 
 import os
-import sys
-import threading
 import time
-import warnings
 from collections.abc import Coroutine, Iterator
-from contextlib import suppress
+from functools import partial
 from itertools import chain
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -14,12 +11,13 @@ from typing import Any, Self, TypeVar
 from talweg.client.background import Background
 from talweg.client.consumer_settings import ConsumerSettings, Partitions, Reset, read_partitions, read_topics
 from talweg.client.consuming import Consuming
+from talweg.client.dropped import end_in_thread
 from talweg.client.message import Message, Place
 from talweg.client.offsets import Where, read_where
 from talweg.client.prefetched import Ends
 from talweg.client.received import ReceivedBatch
 from talweg.client.servers import Servers, read_servers
-from talweg.errors import TalwegError, Unavailable
+from talweg.errors import Closed
 
 A = TypeVar("A")
 
@@ -116,10 +114,7 @@ class Consumer:
         if not self._begun or self._prefetched.closed or os.getpid() != self._process:
             return
         self._prefetched.close()
-        if not sys.is_finalizing():  # the thread behind it would live on, and read ahead
-            end = threading.Thread(target=_end, args=(self._background, self._consuming), name="talweg end")
-            end.start()
-            warnings.warn("a consumer was not closed", ResourceWarning, source=self, stacklevel=2)
+        end_in_thread(self, "a consumer", self._background, partial(self._consuming.close, clean=False))
 
     # Messages
 
@@ -198,7 +193,7 @@ class Consumer:
 
     def pause(self, topic: str, partition: int) -> None:
         """Hand out nothing of a partition until it is resumed."""
-        self._prefetched.pause(self._consuming.check(topic, partition), paused=True)
+        self._consuming.pause(self._consuming.check(topic, partition))
 
     def resume(self, topic: str, partition: int) -> None:
         """Hand out messages of a paused partition again."""
@@ -219,16 +214,9 @@ class Consumer:
 
     def _check(self) -> None:
         if self._prefetched.closed:
-            raise Unavailable("the consumer is closed")
+            raise Closed("the consumer is closed")
         if os.getpid() != self._process:
-            raise Unavailable("the consumer was made before a fork; make one in each process")
-
-
-def _end(background: Background, consuming: Consuming) -> None:
-    """Of a consumer that nobody can close any more."""
-    with suppress(TalwegError):
-        background.run(consuming.close(clean=False))
-    background.close()
+            raise Closed("the consumer was made before a fork; make one in each process")
 
 
 async def _begin(settings: ConsumerSettings, servers: tuple[str, ...]) -> Consuming:

@@ -43,6 +43,11 @@ class _Reader:
         self.task: asyncio.Task[None] | None = None  # None, or done: it stands still
 
 
+def gone(error: TopicNotFound) -> TopicNotFound:
+    """For whoever reads a topic that is no more."""
+    return TopicNotFound(f"{error} any more: it was deleted while it was read")
+
+
 class Fetching:
     """The readers of a consumer. Lives in one event loop; `prefetched` is what they fill."""
 
@@ -65,14 +70,17 @@ class Fetching:
 
     # What is read
 
-    def open(self, place: Place, group: int, offset: int | None) -> None:
+    def open(self, place: Place, group: int, offset: int | None, *, error: Exception | None = None) -> None:
         """Read a partition from an offset on, whatever was read of it before; without one, whoever consumes
-        is told so."""
+        is told so. With an error, whoever consumes is told of it first, and then it is tried."""
         self.stop(place)
-        self.prefetched.open(place, NOWHERE if offset is None else offset)
+        self.prefetched.open(place, NOWHERE if offset is None else offset, group)
         reader = self._readers[place] = _Reader(place, group, offset)
         self._share()
-        self._start(reader)
+        if error is None:
+            self._start(reader)
+        else:
+            self.prefetched.fail(place, error)
         if self._watching is None:
             self._watching = self._loop.create_task(self._watch())
 
@@ -142,11 +150,11 @@ class Fetching:
             await self._put_right(reader, offset, error)
             return
         except TopicNotFound as error:
-            raise TopicNotFound(f"{error} any more: it was deleted while it was read") from None
+            raise gone(error) from None
         if answer.headers.get(GROUP_HEADER.lower(), str(reader.group)) != str(reader.group):
             await self._look_at_topic(reader)
             return
-        batches = await self._decoded(reader.place, answer.body, offset)
+        batches = await self._decoded(reader, answer.body, offset)
         if batches:
             reader.offset = batches[-1].next_offset
             self.prefetched.put(reader.place, batches)
@@ -168,10 +176,10 @@ class Fetching:
         finally:
             reader.asked_at = None
 
-    async def _decoded(self, place: Place, body: bytes, offset: int) -> list[ReceivedBatch]:
+    async def _decoded(self, reader: _Reader, body: bytes, offset: int) -> list[ReceivedBatch]:
         if self._decode_in_thread and len(body) > _INLINE_BYTES_MAX:
-            return await asyncio.to_thread(received, body, place, offset)
-        return received(body, place, offset)
+            return await asyncio.to_thread(received, body, reader.place, offset, reader.group)
+        return received(body, reader.place, offset, reader.group)
 
     # What is wrong
 
@@ -210,8 +218,8 @@ class Fetching:
     async def _is_made_again(self, reader: _Reader) -> bool:
         name, number = reader.place
         topic = await self._cluster.fresh_topic(name, seconds_max=self._settings.api_seconds_max)
-        if topic.incarnation + number == reader.group:
-            return False
+        if topic.incarnation + number <= reader.group:
+            return False  # a manager may know less than we do
         self._made_again(name)
         await asyncio.Event().wait()  # this reader is about to be stopped
         return True

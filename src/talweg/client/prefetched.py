@@ -9,27 +9,38 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from talweg.client.message import Place
+from talweg.client.offsets import End
 from talweg.client.received import ReceivedBatch
 from talweg.errors import TalwegError
 
 NOWHERE: Final = -1  # the position of a partition that nobody knows where to begin
 
-Ends = Mapping[Place, int]  # offsets at which to stop
+Ends = Mapping[Place, End]  # where to stop
 
 
 class _Shelf:
     """The batches of one partition, in order."""
 
-    __slots__ = ("batches", "error", "jump", "paused", "position", "raw_bytes", "wanting")
+    __slots__ = ("batches", "error", "incarnation", "jump", "position", "raw_bytes", "wanting")
 
-    def __init__(self, position: int) -> None:
+    def __init__(self, position: int, incarnation: int) -> None:
+        self.incarnation = incarnation  # of the partition, as it is read
         self.batches: deque[ReceivedBatch] = deque()
         self.raw_bytes = 0  # of them all
         self.position = position  # the first offset that was not handed out
         self.jump: int | None = None  # where reading goes on, behind the batches; None: without a gap
         self.error: Exception | None = None  # why nothing comes any more
-        self.paused = False
         self.wanting = False  # its reader waits for room
+
+    def is_before(self, end: End | None) -> bool:
+        """Whether there is something to be handed out before an end; None: nothing of it is meant. Nor is
+        anything of a topic that was made again: what was meant went with the old one."""
+        return end is not None and end.incarnation == self.incarnation and self.position < end.offset
+
+    def follow_jump(self) -> None:
+        """What lies before it is handed out: it counts."""
+        if self.jump is not None and not self.batches:
+            self.position, self.jump = self.jump, None
 
 
 def _may_pass(error: Exception) -> bool:
@@ -47,21 +58,21 @@ class Prefetched:
         self._more = more  # tells a reader that there is room again, or that it may try again
         self._changed: Final = threading.Condition()
         self._shelves: dict[Place, _Shelf] = {}
+        self._paused: set[Place] = set()  # also while they are not read
         self._turns: deque[Place] = deque()  # who may have something, whose turn is next first
 
     # Readers
 
-    def open(self, place: Place, position: int) -> None:
+    def open(self, place: Place, position: int, incarnation: int) -> None:
         """Begin a partition, or begin it anew elsewhere: what was read ahead is dropped."""
         with self._changed:
-            old = self._shelves.get(place)
-            shelf = self._shelves[place] = _Shelf(position)
-            shelf.paused = old is not None and old.paused
+            self._shelves[place] = _Shelf(position, incarnation)
 
     def remove(self, place: Place) -> None:
-        """It is no longer read."""
+        """It is no longer read. That is news to whoever waits for what was to come before an end."""
         with self._changed:
             self._shelves.pop(place, None)
+            self._has_news(place)
 
     def put(self, place: Place, batches: list[ReceivedBatch]) -> None:
         """They follow what was put before."""
@@ -83,18 +94,14 @@ class Prefetched:
         with self._changed:
             shelf = self._shelves[place]
             shelf.jump = offset
-            self._follow_jump(shelf)
+            shelf.follow_jump()
             self._has_news(place)
-
-    def _follow_jump(self, shelf: _Shelf) -> None:
-        if shelf.jump is not None and not shelf.batches:
-            shelf.position, shelf.jump = shelf.jump, None
 
     def has_room(self, place: Place) -> bool:
         """Whether to read ahead. If not, `more` is called when there is."""
         with self._changed:
             shelf = self._shelves[place]
-            shelf.wanting = shelf.raw_bytes >= self.share_bytes or shelf.paused
+            shelf.wanting = shelf.raw_bytes >= self.share_bytes or place in self._paused
             return not shelf.wanting
 
     def close(self) -> None:
@@ -126,7 +133,7 @@ class Prefetched:
                     self._turns.popleft()
                     continue
                 self._turns.rotate(-1)
-                if shelf.paused or (ends is not None and shelf.position >= ends.get(place, 0)):
+                if place in self._paused or not (ends is None or shelf.is_before(ends.get(place))):
                     continue
                 if shelf.batches:
                     return self._take_from(place, shelf, ends, count_max)
@@ -148,7 +155,7 @@ class Prefetched:
     ) -> ReceivedBatch:
         batch = shelf.batches.popleft()
         shelf.raw_bytes -= batch.raw_bytes
-        end = batch.next_offset if ends is None else min(batch.next_offset, ends[place])
+        end = batch.next_offset if ends is None else min(batch.next_offset, ends[place].offset)
         if count_max is not None:
             end = min(end, batch.first_offset + count_max)
         if end < batch.next_offset:
@@ -157,11 +164,33 @@ class Prefetched:
             shelf.raw_bytes += rest.raw_bytes
             batch = batch.until(end)
         shelf.position = end
-        self._follow_jump(shelf)
+        shelf.follow_jump()
         if shelf.wanting and shelf.raw_bytes < self.share_bytes:
             shelf.wanting = False
             self._more(place)
         return batch
+
+    def put_back(self, batch: ReceivedBatch) -> None:
+        """It was taken, and not handed out: it is the next of its partition, unless that is another now."""
+        with self._changed:
+            shelf = self._shelves.get(batch.place)
+            if shelf is None or shelf.incarnation != batch.incarnation:
+                return
+            if shelf.position != batch.next_offset and not shelf.batches:
+                shelf.jump = shelf.position  # there was a gap behind it, which has been followed too early
+            shelf.batches.appendleft(batch)
+            shelf.raw_bytes += batch.raw_bytes
+            shelf.position = batch.first_offset
+            self._has_news(batch.place)
+
+    def is_before(self, ends: Ends) -> bool:
+        """Whether something before these ends was not taken; what is paused does not count."""
+        with self._changed:
+            return any(
+                shelf.is_before(ends.get(place))
+                for place, shelf in self._shelves.items()
+                if place not in self._paused
+            )
 
     def wait(self, news: int, seconds_max: float | None) -> bool:
         """Wait until there is more news than that, or it is closed; false when time is up. For threads."""
@@ -181,13 +210,9 @@ class Prefetched:
     def pause(self, place: Place, paused: bool) -> None:
         """Hand nothing of it out, or do again."""
         with self._changed:
-            shelf = self._shelves[place]
-            shelf.paused = paused
-            if not paused:
+            if paused:
+                self._paused.add(place)
+            else:
+                self._paused.discard(place)
                 self._more(place)
                 self._has_news(place)
-
-    def paused(self) -> set[Place]:
-        """Those that are paused."""
-        with self._changed:
-            return {place for place, shelf in self._shelves.items() if shelf.paused}

@@ -32,6 +32,7 @@ class ReceivedBatch(msgspec.Struct, frozen=True):
     first_offset: int
     next_offset: int  # the first one that is not in it
     frames: tuple[Batch, ...]  # those that hold them; the first and the last may hold more
+    incarnation: int = -1  # of the partition: a topic that is made again under this name has others
 
     def __len__(self) -> int:
         """How many messages."""
@@ -88,12 +89,12 @@ class ReceivedBatch(msgspec.Struct, frozen=True):
     def until(self, offset: int) -> "ReceivedBatch":
         """The messages before an offset."""
         frames = tuple(frame for frame in self.frames if frame.header.first_offset < offset)
-        return ReceivedBatch(self.topic, self.partition, self.first_offset, offset, frames)
+        return msgspec.structs.replace(self, next_offset=offset, frames=frames)
 
     def since(self, offset: int) -> "ReceivedBatch":
         """The messages from an offset on."""
         frames = tuple(frame for frame in self.frames if frame.header.next_offset > offset)
-        return ReceivedBatch(self.topic, self.partition, offset, self.next_offset, frames)
+        return msgspec.structs.replace(self, first_offset=offset, frames=frames)
 
     def _pieces(self) -> Iterator[tuple[Batch, int, int]]:
         """Each frame, and which of its messages are meant (end open)."""
@@ -113,9 +114,15 @@ class ReceivedBatch(msgspec.Struct, frozen=True):
         return pa.repeat(pa.scalar(self.partition, pa.int32()), len(self))
 
 
-def received(body: bytes, place: Place, offset: int) -> list[ReceivedBatch]:
+def received(body: bytes, place: Place, offset: int, incarnation: int = -1) -> list[ReceivedBatch]:
     """What a leader answered, from an offset on: as much of it as there should be memory for, one frame at
     least. Raises CorruptBatch."""
+
+    def batch_of(frames: list[Batch]) -> ReceivedBatch:
+        # The first of all may begin before what was asked for.
+        first = max(frames[0].header.first_offset, offset)
+        return ReceivedBatch(*place, first, frames[-1].header.next_offset, tuple(frames), incarnation)
+
     made: list[ReceivedBatch] = []
     together: list[Batch] = []
     count = raw_bytes = 0
@@ -123,22 +130,17 @@ def received(body: bytes, place: Place, offset: int) -> list[ReceivedBatch]:
         alone = len(frame) >= _ALONE_MESSAGES
         full = count >= _TOGETHER_MESSAGES_MAX or raw_bytes >= _TOGETHER_BYTES_MAX
         if together and (alone or full):
-            made.append(_batch(place, offset, together))
+            made.append(batch_of(together))
             together, count, raw_bytes = [], 0, 0
         together.append(frame)
         count += len(frame)
         raw_bytes += len(frame.body)
         if alone:
-            made.append(_batch(place, offset, together))
+            made.append(batch_of(together))
             together, count, raw_bytes = [], 0, 0
     if together:
-        made.append(_batch(place, offset, together))
+        made.append(batch_of(together))
     return made
-
-
-def _batch(place: Place, offset: int, frames: list[Batch]) -> ReceivedBatch:
-    first = max(frames[0].header.first_offset, offset)  # the first of all may begin before what was asked for
-    return ReceivedBatch(*place, first, frames[-1].header.next_offset, tuple(frames))
 
 
 def _frames(body: bytes, offset: int) -> Iterator[Batch]:
