@@ -9,7 +9,7 @@ from talweg.cli.offsets import END, Place, Range, moment_of
 from talweg.client.admin import Admin
 from talweg.client.consumer import Consumer
 from talweg.client.received import ReceivedBatch
-from talweg.errors import PartitionNotFound
+from talweg.errors import PartitionNotFound, TopicReplaced
 
 LOOK_SECONDS: Final = 1.0  # between two looks at whether what is waited for can still come
 _FETCH_BYTES: Final = 1 << 20
@@ -80,7 +80,8 @@ class Reading:
         open_consumer: Callable[[list[int]], Consumer],
         idle: Callable[[], None] = lambda: None,  # called now and then while nothing comes
     ) -> Iterator[ReceivedBatch]:
-        """All of it, in order within each partition."""
+        """All of it, in order within each partition. Raises TopicReplaced if what has an end went with its
+        topic before that was reached; what has none goes on with the new one."""
         left = {number: span for number, span in self.spans.items() if span.next_offset is None or len(span)}
         if not left:
             return
@@ -88,15 +89,19 @@ class Reading:
             ends = self._admin.offsets(self._topic, "latest")
             for number, first in left.items():
                 consumer.seek(self._topic, number, min(first.first_offset, ends[number]))
+            incarnation: int | None = None  # of the topic, once something of it was read
             while left:
                 batch = consumer.poll_batch(LOOK_SECONDS)
                 if batch is None:
                     idle()
-                    self._drop_lost(left)
+                    self._drop_lost(left, ends)
                     continue
                 span = left.get(batch.partition)
                 if span is None:
                     continue
+                before, incarnation = incarnation, batch.incarnation - batch.partition
+                if span.next_offset is not None and before not in (None, incarnation):
+                    raise self._replaced()
                 wanted = span.cut(batch)
                 if wanted is not None:
                     yield wanted
@@ -104,14 +109,24 @@ class Reading:
                     del left[batch.partition]
                     consumer.pause(self._topic, batch.partition)
 
-    def _drop_lost(self, left: dict[int, Span]) -> None:
-        """Nothing comes: what retention has dropped meanwhile never will."""
+    def _drop_lost(self, left: dict[int, Span], ends: Mapping[int, int]) -> None:
+        """Nothing comes: what retention has dropped meanwhile never will, nor what went with its topic."""
         if all(span.next_offset is None for span in left.values()):
             return
-        starts = self._admin.offsets(self._topic, "earliest")
+        starts, now = self._admin.offsets(self._topic, "earliest"), self._admin.offsets(self._topic, "latest")
         for number, span in list(left.items()):
-            if span.next_offset is not None and starts[number] >= span.next_offset:
+            if span.next_offset is None:
+                continue
+            if now.get(number, -1) < ends[number]:  # a log never becomes shorter: this is another one
+                raise self._replaced()
+            if starts[number] >= span.next_offset:
                 del left[number]
+
+    def _replaced(self) -> TopicReplaced:
+        return TopicReplaced(
+            f"topic {self._topic} was deleted while it was read, and another one has taken its name: what "
+            "was not read of the old one is gone"
+        )
 
 
 def reader(topic: str, servers: str | None, timeout: float) -> Callable[[list[int]], Consumer]:
