@@ -9,7 +9,10 @@ from talweg.client.offsets import check_name
 from talweg.errors import InvalidSetting
 
 Partitions = Mapping[str, Sequence[int]] | Sequence[int] | None
+"""Numbers by topic, or of the only topic; None: all."""
+
 Reset = Literal["earliest", "latest", "none"]
+"""Where to begin without a position, or with one that is gone; `none`: that is an error."""
 
 _RESETS: Final = ("earliest", "latest", "none")
 _BYTES_MIN: Final = 1 << 10

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 from talweg.client.producer_settings import MESSAGE_BYTES
 from talweg.errors import BatchTooLarge
 
-Content = bytes | str | None
-"""A value or a key: bytes, or text that is sent as UTF-8, or nothing."""
+Content = bytes | bytearray | memoryview | str | None
+"""A value or a key: bytes, in whatever holds them, or text that is sent as UTF-8, or nothing."""
 
 Headers = Mapping[str, Content] | Sequence[tuple[str, Content]]
 """Of a message: a mapping, or pairs, among which a key may be there more than once."""

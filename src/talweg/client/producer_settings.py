@@ -23,6 +23,7 @@ _ACKS: Final[dict[object, bool]] = {
 }
 
 Acks = str | int
+"""When a message counts as delivered: `all` or 1, when a majority has it on disk; 0, when it is accepted."""
 
 
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):

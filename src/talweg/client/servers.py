@@ -11,6 +11,7 @@ VARIABLE: Final = "TALWEG_URL"
 DEFAULT: Final = "http://127.0.0.1:8000"
 
 Servers = str | Sequence[str] | None
+"""Addresses of managers: a text, with commas between several, or a list; None: what TALWEG_URL says."""
 
 
 def read_servers(given: Servers, setting: str = "servers") -> tuple[str, ...]:
