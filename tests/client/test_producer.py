@@ -23,11 +23,11 @@ from talweg.errors import (
     BadRequest,
     BadTopicName,
     BatchTooLarge,
+    Closed,
     CorruptBatch,
     InvalidSetting,
     Overloaded,
     PartitionNotFound,
-    Unavailable,
 )
 from talweg.testing.cluster import LocalCluster
 
@@ -489,9 +489,10 @@ def test_a_closed_producer_says_so(face: Any, servers: list[str], topic: str) ->
     assert delivery.done(), "closing delivers"
     assert delivery.exception() is None
     if face is not AsyncFace:
-        with pytest.raises(Unavailable, match="closed"):
+        with pytest.raises(Closed, match="closed") as refused:
             producer.send(topic, b"b")
-        with pytest.raises(Unavailable, match="closed"):
+        assert not refused.value.retriable
+        with pytest.raises(Closed, match="closed"):
             producer.send_many(topic, [b"b"] * 100, keys=[b"k"] * 100)
         producer.close()
 

@@ -11,6 +11,7 @@ from types import FrameType
 import pytest
 
 from client.producing import read_topic, values_of
+from talweg.client.async_producer import AsyncProducer
 from talweg.client.delivery import Delivery
 from talweg.client.draft import draft
 from talweg.client.gathered import Gathered, Lane
@@ -74,6 +75,25 @@ asyncio.run(main())
     ended = run(program, servers, topic)
     assert "a producer was not closed, and 2 messages were not delivered" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_an_asynchronous_producer_that_is_forgotten_delivers_and_is_complained_about(
+    servers: list[str], topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def send_and_forget_it() -> Delivery:
+        return await AsyncProducer(servers, linger_ms=60_000).send(topic, b"a", partition=0)
+
+    async def test() -> None:
+        before = len(asyncio.all_tasks())
+        with pytest.warns(ResourceWarning, match="a producer was not closed"):
+            delivery = await send_and_forget_it()
+        async with asyncio.timeout(30):
+            assert (await delivery).offset == 0
+            while len(asyncio.all_tasks()) > before:  # noqa: ASYNC110 - nobody else hears of their end
+                await asyncio.sleep(0.01)
+
+    asyncio.run(test())
+    assert capsys.readouterr().err == ""
 
 
 def test_a_producer_that_is_forgotten_delivers_and_is_complained_about(

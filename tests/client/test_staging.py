@@ -12,7 +12,7 @@ from talweg.client.async_transaction import AsyncTransaction
 from talweg.client.cluster import Cluster
 from talweg.client.producer_settings import read_settings
 from talweg.client.staging import BATCH_BYTES, Staging
-from talweg.errors import Unavailable, Unreachable
+from talweg.errors import Closed, Unavailable, Unreachable
 from talweg.records import Codec, frames
 
 SETTINGS = read_settings(
@@ -116,7 +116,7 @@ def test_what_was_added_in_part_is_never_committed() -> None:
             await sending
         leaders.open.set()
         for _ in range(2):
-            with pytest.raises(Unavailable, match="adding to it was interrupted"):
+            with pytest.raises(Closed, match="adding to it was interrupted"):
                 await transaction.commit()
         assert transaction.decided is False
 

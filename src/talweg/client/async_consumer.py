@@ -113,9 +113,9 @@ class AsyncConsumer:
         await self._close(clean=kind is None)
 
     def __del__(self) -> None:
-        if self._consuming is not None and not self._closed:
+        if self._consuming is not None and not self._closed and os.getpid() == self._process:
             end = partial(self._consuming.close, clean=False)
-            end_in_loop(self, "a consumer", self._consuming.loop, self._process, end)
+            end_in_loop(self, "a consumer", self._consuming.loop, end)
 
     # Messages
 

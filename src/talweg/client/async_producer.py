@@ -6,10 +6,12 @@ async with AsyncProducer("http://127.0.0.1:8000") as producer:
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from weakref import WeakSet
@@ -19,6 +21,7 @@ from talweg.client.cluster import Cluster
 from talweg.client.columns import checked_columns, columns_of
 from talweg.client.delivery import Deliveries, Delivery, wait_in_loop
 from talweg.client.draft import Content, Draft, Headers, draft, drafts_of
+from talweg.client.dropped import EXIT_SECONDS_MAX, end_in_loop
 from talweg.client.failures import Failures
 from talweg.client.gathered import Gathered
 from talweg.client.portions import Portions, Run, halfway
@@ -32,7 +35,7 @@ from talweg.client.producer_settings import (
 )
 from talweg.client.sending import Sending, Wanted
 from talweg.client.servers import Servers
-from talweg.errors import TalwegError, Unavailable
+from talweg.errors import Closed, TalwegError
 
 _INLINE_BYTES_MAX: Final = 64 << 10  # what is smaller is encoded quicker than handed to a thread
 
@@ -69,6 +72,7 @@ class AsyncProducer:
             request_timeout_ms=request_timeout_ms,
             message_bytes_max=message_bytes_max,
         )
+        self._process = os.getpid()
         self._failures = Failures()
         self._cluster = Cluster(servers)
         self._sending = Sending(self._cluster, self._settings, self._failures.add)
@@ -172,7 +176,7 @@ class AsyncProducer:
         """
         if self._closed:
             return
-        refusal = Unavailable("the producer cannot be used: it is closed")
+        refusal = Closed("the producer cannot be used: it is closed")
         self._sending.gathering.refusal = refusal
         with suppress(TimeoutError):  # what is left is given up, and told below
             await wait_in_loop(self._sending.seal_all(), timeout)
@@ -192,9 +196,12 @@ class AsyncProducer:
         await self.close()
 
     def __del__(self) -> None:
-        left = 0 if self._closed else sum(batch.count for batch in self._sending.gathering.live())
-        if left:  # its event loop may be gone, so all that can be done is to say so
-            sys.stderr.write(f"talweg: a producer was not closed, and {left} messages were not delivered\n")
+        if self._closed or os.getpid() != self._process:
+            return
+        finish = partial(_finish, self._sending, self._cluster)
+        tell = partial(_tell_left, self._sending, self._failures)
+        if not end_in_loop(self, "a producer", self._sending.loop, finish, tell):
+            tell()  # its event loop is gone, so all that can be done is to say so
 
     def _tell_failures(self) -> None:
         failed = self._failures.take()
@@ -239,3 +246,20 @@ class AsyncProducer:
                 raise buffer_is_full(self._settings) from None
             finally:
                 self._sending.gathering.wait_no_more(room.set)
+
+
+async def _finish(sending: Sending, cluster: Cluster) -> None:
+    """Nobody can close the producer any more: deliver what is left, in bounded time."""
+    with suppress(TimeoutError):
+        await wait_in_loop(sending.seal_all(), EXIT_SECONDS_MAX)
+    await sending.close()
+    await cluster.close()
+
+
+def _tell_left(sending: Sending, failures: Failures) -> None:
+    """Say what of a producer that nobody closed was not delivered, if that is so."""
+    failed = failures.take()
+    left = sum(batch.count for batch in sending.gathering.live()) + (failed.count if failed else 0)
+    if left:
+        some = "1 message was" if left == 1 else f"{left} messages were"
+        sys.stderr.write(f"talweg: a producer was not closed, and {some} not delivered\n")

@@ -25,7 +25,7 @@ from talweg.client.draft import Content, Draft, Headers, check_partition, draft
 from talweg.client.producer_settings import ProducerSettings
 from talweg.client.staging import Place, Staging
 from talweg.client.transactions import Transactions
-from talweg.errors import BadRequest, StageExpired, TalwegError, Unavailable, Undecided
+from talweg.errors import BadRequest, Closed, StageExpired, TalwegError, Unavailable, Undecided
 from talweg.protocol.transactions import Decided, StageRef
 from talweg.records import SCHEMA
 
@@ -56,7 +56,7 @@ class AsyncTransaction:
         self._drafts_bytes = self._drafts_count = 0
         self._adding = asyncio.Lock()
         self._decided: bool | None = False
-        self._refusal: Unavailable | None = None  # why nothing can be added any more
+        self._refusal: Closed | None = None  # why nothing can be added any more
         self.ended = False  # committed or dropped
 
     @property
@@ -172,7 +172,7 @@ class AsyncTransaction:
                     await self.abort()
                 raise
 
-    async def end(self, refusal: Unavailable) -> list[StageRef]:
+    async def end(self, refusal: Closed) -> list[StageRef]:
         """Send no more; the stages that are left, which are discarded or expire."""
         self.ended, self._refusal = True, refusal
         self._drafts.clear()
@@ -211,8 +211,8 @@ class AsyncTransaction:
             self._drafts_bytes -= sum(each.message_bytes for each in some)
             await self._staging.add(place[0], _columns(some), place[1])
 
-    def _over(self) -> Unavailable:
-        return Unavailable("the transaction is over: begin another one")
+    def _over(self) -> Closed:
+        return Closed("the transaction is over: begin another one")
 
 
 def _columns(drafts: list[Draft]) -> Any:

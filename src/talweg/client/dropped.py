@@ -5,18 +5,20 @@ wait and be waited for: in a thread of its own, or in the client's event loop.
 """
 
 import asyncio
-import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from talweg.client.background import Background
 from talweg.errors import TalwegError
 
 Work = Callable[[], Coroutine[Any, Any, None]]
+
+EXIT_SECONDS_MAX: Final = 10.0  # to deliver what is left
 
 _ending: Final[set[asyncio.Task[None]]] = set()  # event loops do not keep their tasks
 
@@ -34,29 +36,41 @@ def _end(background: Background, work: Work) -> None:
     background.close()
 
 
-def end_in_loop(client: object, name: str, loop: asyncio.AbstractEventLoop, process: int, work: Work) -> None:
-    """Of a client in an event loop: its tasks would go on, and its connections stay. Not in a fork of the
-    process that it was made in: both are that one's."""
-    if sys.is_finalizing() or loop.is_closed() or os.getpid() != process:
-        return
+def end_in_loop(
+    client: object,
+    name: str,
+    loop: asyncio.AbstractEventLoop,
+    work: Work,
+    after: Callable[[], None] = lambda: None,  # called when it is done, or cannot be any more
+) -> bool:
+    """Of a client in an event loop: its tasks would go on, and its connections stay. False: the loop is gone.
+    Not for a fork of the process that it was made in: the loop is that one's."""
+    if sys.is_finalizing() or loop.is_closed():
+        return False
     if asyncio._get_running_loop() is loop:
-        _begin(loop, work)  # at once: the loop may be about to end, and what has begun is ended in order
+        _begin(
+            loop, work, after
+        )  # at once: the loop may be about to end, and what has begun is ended in order
     else:
-        with suppress(RuntimeError):  # it was closed at this very moment
-            loop.call_soon_threadsafe(_begin, loop, work)
+        try:
+            loop.call_soon_threadsafe(_begin, loop, work, after)
+        except RuntimeError:  # it was closed at this very moment
+            return False
     _complain(client, name)
+    return True
 
 
-def _begin(loop: asyncio.AbstractEventLoop, work: Work) -> None:
+def _begin(loop: asyncio.AbstractEventLoop, work: Work, after: Callable[[], None]) -> None:
     task = loop.create_task(work())
     _ending.add(task)
-    task.add_done_callback(_ended)
+    task.add_done_callback(partial(_ended, after))
 
 
-def _ended(task: asyncio.Task[None]) -> None:
+def _ended(after: Callable[[], None], task: asyncio.Task[None]) -> None:
     _ending.discard(task)
     if not task.cancelled():
         task.exception()  # looked at: there is nobody to be told
+    after()
 
 
 def _complain(client: object, name: str) -> None:

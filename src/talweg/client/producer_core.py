@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from talweg.client import exits
 from talweg.client.async_transaction import AsyncTransaction
@@ -13,6 +13,7 @@ from talweg.client.background import Background
 from talweg.client.cluster import Cluster
 from talweg.client.delivery import moment, wait_for
 from talweg.client.draft import Draft
+from talweg.client.dropped import EXIT_SECONDS_MAX
 from talweg.client.failures import Failures
 from talweg.client.gate import Gate
 from talweg.client.gathered import Gathered
@@ -20,9 +21,7 @@ from talweg.client.producer_settings import ProducerSettings, buffer_is_full
 from talweg.client.sending import Sending, Wanted
 from talweg.client.servers import Servers
 from talweg.client.transaction import Transaction
-from talweg.errors import DeliveryFailed, Overloaded, Unavailable
-
-EXIT_SECONDS_MAX: Final = 10.0  # for what is left when the interpreter ends
+from talweg.errors import Closed, DeliveryFailed, Overloaded, Unavailable
 
 A = TypeVar("A")
 
@@ -119,7 +118,7 @@ class ProducerCore:
         if self.closed:
             return
         with self.lock:
-            self.sending.gathering.refusal = Unavailable("the producer cannot be used: it is closed")
+            self.sending.gathering.refusal = Closed("the producer cannot be used: it is closed")
         with suppress(TimeoutError):  # what is left is given up, and told below
             wait_for(self.sending.seal_all(), timeout)
         self._stop()
@@ -153,9 +152,7 @@ class ProducerCore:
 
     def abandon(self) -> None:
         """This is a fork: the thread is the parent's, and so is what was accepted."""
-        refusal = Unavailable(
-            "the producer cannot be used: it was made before a fork; make one in each process"
-        )
+        refusal = Closed("the producer cannot be used: it was made before a fork; make one in each process")
         gathering = self.sending.gathering
         gathering.refusal = refusal
         gathering.hot.clear()

@@ -21,7 +21,7 @@ from talweg.client.heartbeats import Heartbeats
 from talweg.client.message import check_topic
 from talweg.client.producer_settings import ProducerSettings
 from talweg.client.writing import FRAMES_MAX, Identity, Writing
-from talweg.errors import Internal, TopicNotFound, Unavailable
+from talweg.errors import Closed, Internal, TopicNotFound
 from talweg.protocol.plain import ProducerRegistered, RegisterProducer
 
 _REQUEST_BYTES_MAX: Final = 4 << 20
@@ -278,9 +278,8 @@ class Sending:
         with self.gathering.lock:
             self.gathering.seal_all()
         for lane in lanes:
-            self._writing.give_up(
-                lane, len(lane.queue), Unavailable("the producer was closed"), in_doubt=True
-            )
+            closed = Closed("the producer was closed before an answer came")
+            self._writing.give_up(lane, len(lane.queue), closed, in_doubt=True)
         if self._encoders is not None:
             self._encoders.shutdown(wait=False)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from talweg.client.cluster import Cluster
 from talweg.client.columns import by_partition, bytes_of, cut
-from talweg.errors import PartitionNotFound, TopicExists, TopicNotFound, Unavailable
+from talweg.errors import Closed, PartitionNotFound, TalwegError, TopicExists, TopicNotFound
 from talweg.protocol.batches import FRAMES
 from talweg.protocol.plain import CreateTopic, TopicCreated
 from talweg.protocol.transactions import STAGE_MIN, StageRef
@@ -131,7 +131,8 @@ class Staging:
     async def finish(self) -> list[StageRef]:
         """Send what is left; returns the stages once all of them are on disk on majorities.
 
-        When something could not be sent, it raises that, now and ever after. Cancelled, it may be repeated.
+        When something could not be sent, it raises that, now and ever after, and as what is not retriable.
+        Cancelled, it may be repeated.
         """
         for place in list(self._gathered):
             self._seal(place)
@@ -142,7 +143,7 @@ class Staging:
 
     async def give_up(self) -> list[StageRef]:
         """Send no more; returns the stages, to be discarded."""
-        self._fail(Unavailable("the transaction is over: begin another one"))
+        self._fail(Closed("the transaction is over: begin another one"))
         self._gathered.clear()
         self._gathered_bytes.clear()
         for task in self._sending:
@@ -232,12 +233,16 @@ class Staging:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        if self._failed is None:
-            interrupted = Unavailable(
-                "the transaction cannot be committed: adding to it was interrupted; begin another one"
-            )
-            # A cancellation is told to whoever was cancelled, and to nobody else.
-            self._failed = error if isinstance(error, Exception) else interrupted
+        if self._failed is not None:
+            return
+        if isinstance(error, TalwegError) and error.retriable:
+            why = f"some of it could not be sent ({error})"  # which is true for ever
+        elif isinstance(error, Exception):
+            self._failed = error
+            return
+        else:  # a cancellation is told to whoever was cancelled, and to nobody else
+            why = "adding to it was interrupted"
+        self._failed = Closed(f"the transaction cannot be committed: {why}; begin another one")
 
     def _raise_if_failed(self) -> None:
         if self._failed is not None:

@@ -18,6 +18,7 @@ from talweg.errors import (
     BadRequest,
     BatchTooLarge,
     BodyTooLarge,
+    Closed,
     NotFound,
     OutOfSequence,
     TalwegError,
@@ -167,7 +168,9 @@ class Writing:
         place = f"partition {lane.partition} of topic {lane.topic}"
         seconds = self._settings.delivery_seconds_max
         why = error
-        if error.retriable and in_doubt:
+        if isinstance(error, Closed):
+            why = Undecided(f"it may have been written to {place} or not: {error}")
+        elif error.retriable and in_doubt:
             why = Undecided(
                 f"it may have been written to {place} or not: no answer within delivery_timeout_ms "
                 f"({1000 * seconds:g}); the last error was: {error}"
