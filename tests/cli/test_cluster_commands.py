@@ -3,6 +3,9 @@
 import pytest
 
 from cli.shell import Shell
+from talweg.cli.complaints import Failed
+from talweg.cli.consumer_meant import change_each
+from talweg.errors import NoQuorum
 from talweg.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.xdist_group("cli-commands")
@@ -54,6 +57,65 @@ def test_a_registered_consumer_is_moved_by_its_number(
         assert manager.get("/consumer/consume", topic=nine, consumer_id=number)["message"] == "8"
     described = talweg("consumer", "describe", number, "--json").json["consumers"][0]
     assert (described["consumer_id"], described["status"], described["lag"]) == (number, "active", 0)
+
+
+def test_a_group_whose_name_is_a_number_is_not_taken_for_a_registered_consumer(
+    talweg: Shell, nine: str, cluster: LocalCluster
+) -> None:
+    talweg("topic", "consume", nine, "--group", "123456", "-n", 4)
+    assert talweg("consumer", "seek", "123456", nine, "8", "-p", 0, "--json").json["positions"] == {"0": 8}
+    assert talweg("topic", "consume", nine, "--group", "123456").lines == ["8"]
+    with cluster.ask() as manager:
+        number = manager.post("/consumer/register", topic=nine)["consumer_id"]
+    talweg("topic", "consume", nine, "--group", number, "-n", 4)
+    told = talweg.refuses("consumer", "seek", number, nine, "start", code=2)
+    assert f"{number} is a group and a registered consumer" in told
+
+
+def positions(talweg: Shell, group: str, topic: str) -> dict[int, int]:
+    (described,) = talweg("consumer", "describe", group, "--topic", topic, "--json").json["consumers"]
+    return {part["partition"]: part["position"] for part in described["partitions"]}
+
+
+def test_a_command_for_several_partitions_changes_none_if_one_of_them_cannot_be(
+    talweg: Shell, nine: str
+) -> None:
+    seek = ("consumer", "seek", "movers", nine)
+    talweg(*seek, "end", "--create")
+    before = positions(talweg, "movers", nine)
+    assert before == {0: 9, 1: 0, 2: 0}
+    assert "nothing was changed" in talweg.refuses(*seek, "5", code=2), "two of them are empty"
+    assert "no partition 3" in talweg.refuses(*seek, "start", "-p", 0, "-p", 3, code=3)
+    assert positions(talweg, "movers", nine) == before
+    for command in (("hold", "movers", nine, "1GB"), ("release", "movers", nine)):
+        assert "no partition 7" in talweg.refuses("consumer", *command, "-p", 0, "-p", 7, code=3)
+    (described,) = talweg("consumer", "describe", "movers", "--topic", nine, "--json").json["consumers"]
+    assert [part["keep_bytes"] for part in described["partitions"]] == [None] * 3
+
+
+def test_a_registered_consumer_of_one_partition_is_moved_in_no_other(
+    talweg: Shell, nine: str, cluster: LocalCluster
+) -> None:
+    with cluster.ask() as manager:
+        number = manager.post("/consumer/register", topic=nine, partition=1)["consumer_id"]
+    told = talweg.refuses("consumer", "hold", number, nine, "1GB", "-p", 0, code=3)
+    assert f"consumer {number} does not read partition 0 of topic {nine}, only 1" in told
+    assert talweg("consumer", "seek", number, nine, "start", "--json").json["positions"] == {"1": 0}
+
+
+def test_a_command_that_fails_half_way_says_how_far_it_came() -> None:
+    done = []
+
+    def change(number: int) -> None:
+        if number == 2:
+            raise NoQuorum("no majority")
+        done.append(number)
+
+    with pytest.raises(
+        Failed, match="no majority; it was done for partition 0, 1, perhaps for 2, and for no"
+    ):
+        change_each([0, 1, 2, 3], change)
+    assert done == [0, 1]
 
 
 def test_the_status_shows_everything(talweg: Shell, topic: str, cluster: LocalCluster) -> None:
@@ -137,6 +199,49 @@ def test_a_dead_broker_and_its_partitions_are_found(talweg: Shell, topic: str, c
     assert told.count("of 3 replicas are there: one more failure may stop it") == 1, "the same is said once"
     assert talweg("status", "--json", code=1).json["healthy"] is False
     assert "talweg doctor" in talweg("status", code=1).out
+
+
+def test_what_nobody_can_say_is_not_told_as_nothing(talweg: Shell, nine: str, cluster: LocalCluster) -> None:
+    talweg("topic", "consume", nine, "--group", "readers", "-n", 4)
+    cluster.kill("broker-1", "broker-2")
+    short = ("--timeout", 3)
+    listed = talweg("consumer", "list", "--topic", nine, *short, "--json", code=4)
+    assert listed.json == {"consumers": [], "unasked": {nine: [0, 1, 2]}}
+    assert f"nobody could be asked who reads {nine} 0, {nine} 1, {nine} 2" in listed.err
+    assert "who reads" in talweg.refuses("consumer", "list", *short, code=4)
+    for command in (
+        ("describe", "readers"),
+        ("seek", "readers", nine, "start"),
+        ("release", "readers", nine),
+    ):
+        told = talweg.refuses("consumer", *command, *short, code=4)
+        assert "whether there is a group readers is not known" in told
+    described = talweg("topic", "describe", nine, *short, code=4)
+    assert [row.split()[-3:] for row in described.lines[1:]] == [["-", "-", "-"]] * 3
+    assert f"what partition 0, 1, 2 of topic {nine} holds" in described.err
+    for name in ("broker-1", "broker-2"):
+        cluster.wait_for_status(name, "inactive")
+    shown = talweg("status", "--json", code=1).json
+    assert {(nine, number) for number in range(3)} <= {
+        (each["topic"], each["partition"]) for each in shown["leaderless"]
+    }
+    assert [line.split()[-1] for line in talweg("status", code=1).lines if " inactive " in line] == ["-", "-"]
+    unknown = {each["subject"]: each["what"] for each in talweg("doctor", "--json", code=1).json["findings"]}
+    assert "who reads partition 0, 1, 2" in unknown[f"consumers, topic {nine}"]
+    assert f"{nine}, partition 0" in unknown, "the doctor goes on"
+
+
+def test_a_registered_consumer_shows_no_lag_that_is_not_known(
+    talweg: Shell, nine: str, cluster: LocalCluster
+) -> None:
+    with cluster.ask() as manager:
+        number = manager.post("/consumer/register", topic=nine)["consumer_id"]
+    cluster.kill(*cluster.brokers)
+    listed = talweg("consumer", "list", "--topic", nine, "--timeout", 3, "--json", code=4).json
+    (consumer,) = listed["consumers"]
+    assert (consumer["consumer_id"], consumer["lag"], consumer["partitions"]) == (number, None, [])
+    table = talweg("consumer", "describe", number, "--topic", nine, "--timeout", 3, code=4)
+    assert len(table.lines) == 1
 
 
 def test_a_cluster_that_does_not_answer_is_a_finding(talweg: Shell) -> None:

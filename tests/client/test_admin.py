@@ -273,6 +273,23 @@ def test_groups_and_registered_consumers_are_listed_with_their_lag(
     assert {consumer.topic for consumer in admin.consumers()} >= {topic}
 
 
+def test_what_nobody_can_say_is_not_told_as_nothing(
+    cluster: LocalCluster, topic: str, servers: list[str]
+) -> None:
+    with Admin(servers, timeout=3) as admin:
+        admin.create_topic(topic, 2)
+        admin.seek("readers", topic, "earliest")
+        cluster.kill(*cluster.brokers[:2])
+        with pytest.raises(Unavailable, match=f"who reads {topic} 0, {topic} 1"):
+            admin.consumers(topic)
+        found = admin.consumers(topic, partial=True)
+        assert (found, found.unasked) == ([], {topic: (0, 1)})
+        assert admin.topic(topic).size is None
+        for name in cluster.brokers[:2]:
+            cluster.wait_for_status(name, "inactive")
+        assert {(topic, 0), (topic, 1)} <= set(admin.status().leaderless)
+
+
 def test_producers_are_listed(cluster: LocalCluster, topic: str, admin: Any) -> None:
     with cluster.ask() as manager:
         number = manager.post("/producer/register", topic=topic)["producer_id"]

@@ -180,8 +180,13 @@ def check_partitions(partitions: Sequence[Partition], brokers: Sequence[Broker])
         yield Finding("fine", "partitions", f"{healthy} of {len(partitions)} led, with all replicas")
 
 
-def check_readers(readers: Sequence[Reader]) -> Iterator[Finding]:
+def check_readers(
+    readers: Sequence[Reader], unasked: Mapping[str, Sequence[int]] | None = None
+) -> Iterator[Finding]:
     """Nobody should lose messages to retention before it has read them; least of all one with a hold."""
+    for topic, numbers in (unasked or {}).items():
+        what = f"nobody could be asked who reads partition {', '.join(map(str, numbers))}"
+        yield Finding("warning", f"consumers, topic {topic}", what, "see to its leaders, then look again")
     for reader in readers:
         if not reader.overtaken:
             continue
@@ -196,7 +201,7 @@ def check_readers(readers: Sequence[Reader]) -> Iterator[Finding]:
             remedy = f"a larger one: talweg consumer hold {which} SIZE; or let it read more often"
         yield Finding("warning", f"consumer {reader.name}, topic {reader.topic}", what, remedy)
     held = sum(reader.holds for reader in readers)
-    if held and not any(reader.overtaken for reader in readers):
+    if held and not unasked and not any(reader.overtaken for reader in readers):
         yield Finding("fine", "holds", f"retention waits for {held}, and has overtaken nobody")
 
 

@@ -6,16 +6,18 @@ import typer
 
 from talweg.cli import options
 from talweg.cli.admin import open_admin
+from talweg.cli.completion import complete_topic
 from talweg.cli.confirming import confirm
+from talweg.cli.consumer_meant import change_each, find, meant
 from talweg.cli.offsets import moment_text, read_place
 from talweg.cli.options import NEGATIVE_ARGUMENTS, TIMEOUT
 from talweg.cli.output import bytes_text, print_json, print_table
-from talweg.errors import ConsumerNotFound, PartitionNotFound
+from talweg.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
     from talweg.cli.offsets import Place
     from talweg.client.admin import Admin
-    from talweg.client.description import ConsumerDescription, Progress
+    from talweg.client.description import ConsumerDescription, ConsumerListing, Progress
 
 app = typer.Typer(
     help="Consumers and groups: how far they have read, moving them, and holding back retention for them.",
@@ -23,7 +25,14 @@ app = typer.Typer(
 )
 
 OfTopic = Annotated[
-    str | None, typer.Option("--topic", help="Only of this topic.", metavar="TOPIC", show_default=False)
+    str | None,
+    typer.Option(
+        "--topic",
+        help="Only of this topic.",
+        metavar="TOPIC",
+        autocompletion=complete_topic,
+        show_default=False,
+    ),
 ]
 CreateGroup = Annotated[bool, typer.Option("--create", help="A group that nobody knows yet is fine.")]
 
@@ -38,25 +47,26 @@ def list_consumers(
 ) -> None:
     """Groups, by name, and registered consumers, by number, with how much they have not read."""
     with open_admin(servers, timeout) as admin:
-        found = admin.consumers(topic)
+        found = admin.consumers(topic, partial=True)
     if as_json:
-        print_json({"consumers": [_as_json(each) for each in found]})
-        return
-    print_table(
-        ("consumer", "topic", "kind", "status", "last seen", "unread", "hold"),
-        [
-            (
-                each.name,
-                each.topic,
-                "group" if each.group is not None else "registered",
-                each.status,
-                None if each.last_heartbeat is None else moment_text(each.last_heartbeat),
-                each.lag,
-                _hold(each),
-            )
-            for each in found
-        ],
-    )
+        _print_json(found)
+    else:
+        print_table(
+            ("consumer", "topic", "kind", "status", "last seen", "unread", "hold"),
+            [
+                (
+                    each.name,
+                    each.topic,
+                    "group" if each.group is not None else "registered",
+                    each.status,
+                    None if each.last_heartbeat is None else moment_text(each.last_heartbeat),
+                    _lag(each, found),
+                    _hold(each),
+                )
+                for each in found
+            ],
+        )
+    found.check_whole()  # behind what is known, so that an outage is not taken for a list that is empty
 
 
 @app.command("describe")
@@ -70,18 +80,19 @@ def describe_consumer(
 ) -> None:
     """How far a group, or a registered consumer, has read each partition."""
     with open_admin(servers, timeout) as admin:
-        found = _find(admin, consumer, topic)
+        found = find(admin, consumer, topic)
     if as_json:
-        print_json({"consumers": [_as_json(each) for each in found]})
-        return
-    print_table(
-        ("topic", "partition", "position", "start", "end", "unread", "hold"),
-        [
-            (each.topic, number, part.position, part.start_offset, part.next_offset, part.lag, _hold(part))
-            for each in found
-            for number, part in sorted(each.partitions.items())
-        ],
-    )
+        _print_json(found)
+    else:
+        print_table(
+            ("topic", "partition", "position", "start", "end", "unread", "hold"),
+            [
+                (each.topic, number, *_cells(part))
+                for each in found
+                for number, part in sorted(each.partitions.items())
+            ],
+        )
+    found.check_whole()
 
 
 @app.command("seek", context_settings=NEGATIVE_ARGUMENTS)
@@ -106,12 +117,13 @@ def seek_consumer(
     """Send a group, or a registered consumer, elsewhere. Nobody should be reading for it meanwhile."""
     place = read_place(where)
     with open_admin(servers, timeout) as admin:
-        whose = _known(admin, consumer, topic, create=create)
-        moved = _seek(admin, whose, topic, place, partition)
+        whose, numbers = meant(admin, consumer, topic, partition, create=create)
+        positions = _offsets(admin, topic, place, numbers)
+        change_each(numbers, lambda number: admin.seek(whose, topic, positions[number], number))
     if as_json:
-        print_json({"consumer": consumer, "topic": topic, "positions": moved})
+        print_json({"consumer": consumer, "topic": topic, "positions": positions})
         return
-    print_table(("partition", "position"), sorted(moved.items()))
+    print_table(("partition", "position"), sorted(positions.items()))
 
 
 @app.command("hold")
@@ -139,12 +151,12 @@ def hold_for_consumer(
 
     keep_bytes = read_size(size)
     with open_admin(servers, timeout) as admin:
-        whose = _known(admin, consumer, topic, create=create)
-        held = [number for each in _each(partition) for number in admin.hold(whose, topic, keep_bytes, each)]
+        whose, numbers = meant(admin, consumer, topic, partition, create=create)
+        change_each(numbers, lambda number: admin.hold(whose, topic, keep_bytes, number))
     if as_json:
-        print_json({"consumer": consumer, "topic": topic, "keep_bytes": keep_bytes, "partitions": held})
+        print_json({"consumer": consumer, "topic": topic, "keep_bytes": keep_bytes, "partitions": numbers})
         return
-    print_table(("partition", "hold"), [(number, bytes_text(keep_bytes)) for number in held])
+    print_table(("partition", "hold"), [(number, bytes_text(keep_bytes)) for number in numbers])
 
 
 @app.command("release")
@@ -159,12 +171,12 @@ def release_consumer(
 ) -> None:
     """End a hold: retention waits no longer for a group, or a registered consumer."""
     with open_admin(servers, timeout) as admin:
-        whose = _known(admin, consumer, topic)
-        released = [number for each in _each(partition) for number in admin.release(whose, topic, each)]
+        whose, numbers = meant(admin, consumer, topic, partition)
+        change_each(numbers, lambda number: admin.release(whose, topic, number))
     if as_json:
-        print_json({"consumer": consumer, "topic": topic, "partitions": released})
+        print_json({"consumer": consumer, "topic": topic, "partitions": numbers})
         return
-    print_table(("partition", "hold"), [(number, None) for number in released])
+    print_table(("partition", "hold"), [(number, None) for number in numbers])
 
 
 @app.command("delete")
@@ -180,55 +192,37 @@ def delete_consumer(
 ) -> None:
     """Forget how far a group, or a registered consumer, has read: it begins anew if it comes again."""
     with open_admin(servers, timeout) as admin:
-        whose = _known(admin, consumer, topic)
+        whose, numbers = meant(admin, consumer, topic, partition)
         confirm(f"Delete the positions of {consumer} in topic {topic}?", yes=yes)
-        deleted = [
-            number for each in _each(partition) for number in admin.delete_positions(whose, topic, each)
-        ]
+        change_each(numbers, lambda number: admin.delete_positions(whose, topic, number))
     if as_json:
-        print_json({"consumer": consumer, "topic": topic, "partitions": deleted, "deleted": True})
+        print_json({"consumer": consumer, "topic": topic, "partitions": numbers, "deleted": True})
         return
-    print_table(("partition", "position"), [(number, None) for number in deleted])
+    print_table(("partition", "position"), [(number, None) for number in numbers])
 
 
-def _each(partitions: list[int] | None) -> list[int] | list[None]:
-    """Those that were named, or None for all of them at once."""
-    return sorted(set(partitions)) if partitions else [None]
-
-
-def _known(admin: "Admin", consumer: str, topic: str, *, create: bool = False) -> str | int:
-    """A number, or a group's name; raises ConsumerNotFound for one that is new, unless it may be."""
-    if consumer.isdecimal():
-        return int(consumer)
-    if not create:
-        _find(admin, consumer, topic)
-    return consumer
-
-
-def _seek(
-    admin: "Admin", whose: str | int, topic: str, place: "Place", partitions: list[int] | None
-) -> dict[int, int]:
+def _offsets(admin: "Admin", topic: str, place: "Place", numbers: list[int]) -> dict[int, int]:
+    """What a place means in each of these partitions; raises OffsetOutOfRange if one of them has no such."""
     # Only here: Arrow, which other commands do without.
     from talweg.cli.reading import moments  # noqa: PLC0415
 
     starts, ends = admin.offsets(topic, "earliest"), admin.offsets(topic, "latest")
     at_moment = moments(admin, topic, place)
-    moved: dict[int, int] = {}
-    for number in sorted(set(partitions)) if partitions else sorted(ends):
-        if number not in ends:
-            raise PartitionNotFound(f"topic {topic} has no partition {number}, only 0 to {len(ends) - 1}")
-        offset = place.offset_in(starts[number], ends[number], at_moment.get(number))
-        moved |= admin.seek(whose, topic, offset, number)
-    return moved
+    offsets = {n: place.offset_in(starts[n], ends[n], at_moment.get(n)) for n in numbers}
+    for number, offset in offsets.items():
+        if not starts[number] <= offset <= ends[number]:
+            held = f"holds {starts[number]} to {ends[number]} (not included); nothing was changed"
+            raise OffsetOutOfRange(f"offset {offset}: partition {number} of topic {topic} {held}")
+    return offsets
 
 
-def _find(admin: "Admin", consumer: str, topic: str | None) -> list["ConsumerDescription"]:
-    found = [each for each in admin.consumers(topic) if each.name == consumer]
-    if not found:
-        kind = "consumer" if consumer.isdecimal() else "group"
-        where = "" if topic is None else f" of topic {topic}"
-        raise ConsumerNotFound(f"there is no {kind} {consumer}{where}: talweg consumer list names all")
-    return found
+def _lag(each: "ConsumerDescription", listing: "ConsumerListing") -> int | None:
+    """How many messages it has not read; None if a partition of its topic could not be asked."""
+    return None if each.topic in listing.unasked else each.lag
+
+
+def _cells(part: "Progress") -> tuple[object, ...]:
+    return part.position, part.start_offset, part.next_offset, part.lag, _hold(part)
 
 
 def _hold(each: "ConsumerDescription | Progress") -> str | None:
@@ -237,14 +231,18 @@ def _hold(each: "ConsumerDescription | Progress") -> str | None:
     return bytes_text(each.keep_bytes) + (", overtaken" if each.overtaken else "")
 
 
-def _as_json(each: "ConsumerDescription") -> dict[str, Any]:
+def _print_json(listing: "ConsumerListing") -> None:
+    print_json({"consumers": [_as_json(each, listing) for each in listing], "unasked": listing.unasked})
+
+
+def _as_json(each: "ConsumerDescription", listing: "ConsumerListing") -> dict[str, Any]:
     return {
         "group": each.group,
         "consumer_id": each.consumer_id,
         "topic": each.topic,
         "status": each.status,
         "last_heartbeat": each.last_heartbeat,
-        "lag": each.lag,
+        "lag": _lag(each, listing),
         "overtaken": each.overtaken,
         "partitions": [
             {

@@ -59,7 +59,7 @@ def examine(servers: str | None, directories: Sequence[Path], timeout: float) ->
                     for topic in admin.status().topics
                     for part in topic.partitions
                 ]
-                readers = [_reader(each) for each in admin.consumers()]
+                consumers = admin.consumers(partial=True)
             except TalwegError as error:
                 remedy = "look at the managers' logs, and run talweg doctor again"
                 findings.append(
@@ -69,7 +69,7 @@ def examine(servers: str | None, directories: Sequence[Path], timeout: float) ->
                 faces = _look_at((broker.endpoint for broker in brokers), timeout)
                 findings += check_brokers(brokers, faces)
                 findings += check_partitions(partitions, brokers)
-                findings += check_readers(readers)
+                findings += check_readers([_reader(each) for each in consumers], consumers.unasked)
     findings += check_clocks([*managers, *faces])
     findings += check_versions([*managers, *faces], __version__)
     findings += check_machine(this_machine(directories))

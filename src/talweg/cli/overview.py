@@ -1,5 +1,7 @@
 """`talweg status`: managers, brokers and topics at a glance."""
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from talweg.cli import options
@@ -7,6 +9,9 @@ from talweg.cli.admin import open_admin
 from talweg.cli.complaints import EXIT_FAILED
 from talweg.cli.options import TIMEOUT
 from talweg.cli.output import counted, print_json, print_lines, print_table
+
+if TYPE_CHECKING:
+    from talweg.protocol.plain import BrokerShown
 
 
 def status(
@@ -25,6 +30,7 @@ def status(
                 "managers": found.managers,
                 "brokers": found.brokers,
                 "topics": found.topics,
+                "leaderless": [{"topic": topic, "partition": number} for topic, number in found.leaderless],
             }
         )
     else:
@@ -38,7 +44,7 @@ def status(
         print_lines([""])
         print_table(
             ("broker", "endpoint", "status", "partitions", "leads"),
-            [(each.id, each.endpoint, each.status, each.partitions, each.leaders) for each in found.brokers],
+            [(each.id, each.endpoint, each.status, each.partitions, _leads(each)) for each in found.brokers],
         )
         partitions = sum(len(topic.partitions) for topic in found.topics)
         without = len(found.leaderless)
@@ -48,3 +54,8 @@ def status(
             print_lines(["not everything is as it should be: talweg doctor says more"])
     if not found.healthy:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _leads(broker: "BrokerShown") -> int | None:
+    """How many partitions. Of one that is gone managers only know what it led last."""
+    return None if broker.status == "inactive" else broker.leaders

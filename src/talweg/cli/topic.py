@@ -15,6 +15,7 @@ from talweg.errors import BadRequest, TopicExists
 app = typer.Typer(help="Topics, and messages in and out of them.", no_args_is_help=True)
 
 _MS_PER_HOUR = 3_600_000
+_HOURS_MAX = 1_000_000  # more than a century
 
 
 @app.command("create")
@@ -51,7 +52,7 @@ def create_topic(
                 topic,
                 partitions,
                 replication,
-                retention_ms=None if retention_hours is None else round(retention_hours * _MS_PER_HOUR),
+                retention_ms=None if retention_hours is None else _milliseconds(retention_hours),
                 retention_bytes=retention_bytes,
             )
         except TopicExists:
@@ -63,6 +64,13 @@ def create_topic(
     else:
         done = "created" if created else "is there"
         print_lines([f"topic {topic} {done} with {counted(count, 'partition')}"])
+
+
+def _milliseconds(hours: float) -> int:
+    """Raises BadRequest for what no clock will ever show, and for `nan`, which Typer finds in any range."""
+    if not hours <= _HOURS_MAX:
+        raise BadRequest(f"--retention-hours: expected at most {_HOURS_MAX} hours, got {hours}")
+    return round(hours * _MS_PER_HOUR)
 
 
 @app.command("list")
@@ -94,21 +102,22 @@ def describe_topic(
         found = admin.topic(topic)
     if as_json:
         print_json(found)
-        return
-    print_table(
-        ("partition", "leader", "replicas", "start", "end", "messages"),
-        [
-            (
-                part.partition,
-                part.leader,
-                ",".join(map(str, part.replicas)),
-                part.start_offset,
-                part.next_offset,
-                part.size,
-            )
-            for part in found.partitions
-        ],
-    )
+    else:
+        print_table(
+            ("partition", "leader", "replicas", "start", "end", "messages"),
+            [
+                (
+                    part.partition,
+                    part.leader,
+                    ",".join(map(str, part.replicas)),
+                    part.start_offset,
+                    part.next_offset,
+                    part.size,
+                )
+                for part in found.partitions
+            ],
+        )
+    found.check_whole()  # behind what is known, so that a script is told what it does not see
 
 
 @app.command("delete")
@@ -122,7 +131,9 @@ def delete_topic(
 ) -> None:
     """Delete a topic with all of its messages."""
     with open_admin(servers, timeout) as admin:
-        confirm(f"Delete topic {topic} with {counted(admin.topic(topic).size, 'message')}?", yes=yes)
+        size = admin.topic(topic).size
+        messages = "an unknown number of messages" if size is None else counted(size, "message")
+        confirm(f"Delete topic {topic} with {messages}?", yes=yes)
         admin.delete_topic(topic)
     if as_json:
         print_json({"topic": topic, "deleted": True})

@@ -9,7 +9,7 @@ from talweg.client.async_admin import AsyncAdmin
 from talweg.client.background import Background
 from talweg.client.description import (
     ClusterStatus,
-    ConsumerDescription,
+    ConsumerListing,
     ManagerDescription,
     TopicDescription,
 )
@@ -122,12 +122,13 @@ class Admin:
         """Every registered producer, by number."""
         return self._run(self._admin.producers())
 
-    def consumers(self, topic: str | None = None) -> list[ConsumerDescription]:
+    def consumers(self, topic: str | None = None, *, partial: bool = False) -> ConsumerListing:
         """Groups, by name, then registered consumers, by number: how far each has read. Of one topic, or all.
 
-        Raises TopicNotFound.
+        Raises TopicNotFound; and Unavailable if partitions cannot be asked, unless `partial`: then what was
+        found will do, and its `unasked` says what is missing.
         """
-        return self._run(self._admin.consumers(topic))
+        return self._run(self._admin.consumers(topic, partial=partial))
 
     def seek(
         self, consumer: str | int, topic: str, where: Where, partition: int | None = None

@@ -12,7 +12,7 @@ from talweg.client.cluster import SURELY_NOT_DONE, Cluster, Pause
 from talweg.client.consumer_listing import list_consumers
 from talweg.client.description import (
     ClusterStatus,
-    ConsumerDescription,
+    ConsumerListing,
     ManagerDescription,
     PartitionDescription,
     TopicDescription,
@@ -255,19 +255,22 @@ class AsyncAdmin:
         """Every registered producer, by number."""
         return (await self._ask("GET", "/admin/producers", ProducerList)).producers
 
-    async def consumers(self, topic: str | None = None) -> list[ConsumerDescription]:
+    async def consumers(self, topic: str | None = None, *, partial: bool = False) -> ConsumerListing:
         """Groups, by name, then registered consumers, by number: how far each has read. Of one topic, or all.
 
-        Raises TopicNotFound.
+        Raises TopicNotFound; and Unavailable if partitions cannot be asked, unless `partial`: then what was
+        found will do, and its `unasked` says what is missing.
         """
         if topic is None:
             topics = await self._cluster.all_topics(seconds_max=self._seconds_max)
         else:
             topics = (await self._cluster.fresh_topic(topic, seconds_max=self._seconds_max),)
         registered = (await self._ask("GET", "/admin/consumers", ConsumerList)).consumers
-        return await list_consumers(
-            self._cluster, topics, registered, seconds_max=min(_LOOK_SECONDS_MAX, self._seconds_max)
-        )
+        seconds_max = min(_LOOK_SECONDS_MAX, self._seconds_max) if partial else self._seconds_max
+        found = await list_consumers(self._cluster, topics, registered, seconds_max=seconds_max)
+        if not partial:
+            found.check_whole()
+        return found
 
     async def seek(
         self, consumer: str | int, topic: str, where: Where, partition: int | None = None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from talweg.client.cluster import Cluster
-from talweg.client.description import ConsumerDescription, Progress
+from talweg.client.description import ConsumerDescription, ConsumerListing, Progress
 from talweg.client.leaders import ask_leaders
 from talweg.errors import TopicNotFound
 from talweg.protocol.batches import PartitionPositions, PositionsAnswer
@@ -24,25 +24,34 @@ async def list_consumers(
     registered: Sequence[ClientShown],
     *,
     seconds_max: float,
-) -> list[ConsumerDescription]:
-    """Groups, then registered consumers, of each topic in turn. Partitions without a leader are left out."""
+) -> ConsumerListing:
+    """Groups, then registered consumers, of each topic in turn; and which partitions could not be asked."""
     few = asyncio.Semaphore(_AT_ONCE_MAX)
 
-    async def of_topic(topic: TopicMetadata) -> list[ConsumerDescription]:
+    async def of_topic(topic: TopicMetadata) -> tuple[list[ConsumerDescription], tuple[int, ...]]:
         async with few:
-            positions = await _positions(cluster, topic, seconds_max)
-        return _described(topic.topic, positions, [each for each in registered if each.topic == topic.topic])
+            positions, unasked = await _positions(cluster, topic, seconds_max)
+        there = [each for each in registered if each.topic == topic.topic]
+        return _described(topic.topic, positions, there), unasked
 
+    topics = list(topics)
     found = await asyncio.gather(*(of_topic(topic) for topic in topics))
-    return [consumer for consumers in found for consumer in consumers]
+    return ConsumerListing(
+        (consumer for consumers, _ in found for consumer in consumers),
+        {topic.topic: unasked for topic, (_, unasked) in zip(topics, found, strict=True) if unasked},
+    )
 
 
-async def _positions(cluster: Cluster, topic: TopicMetadata, seconds_max: float) -> Positions:
+async def _positions(
+    cluster: Cluster, topic: TopicMetadata, seconds_max: float
+) -> tuple[Positions, tuple[int, ...]]:
+    """By partition; and those that could not be asked: where nobody has read is another thing."""
+    numbers = [part.partition for part in topic.partitions]
     try:
-        return await ask_leaders(
+        found = await ask_leaders(
             cluster,
             topic.topic,
-            [part.partition for part in topic.partitions],
+            numbers,
             "/consumers",
             PositionsAnswer,
             read=lambda answer: answer.partitions,
@@ -50,7 +59,8 @@ async def _positions(cluster: Cluster, topic: TopicMetadata, seconds_max: float)
             partial=True,
         )
     except TopicNotFound:
-        return {}  # deleted meanwhile
+        return {}, ()  # deleted meanwhile
+    return found, tuple(number for number in numbers if number not in found)
 
 
 def _described(

@@ -1,9 +1,19 @@
-"""What an administrator is told: topics, consumers, managers, and the cluster as a whole."""
+"""What an administrator is told: topics, consumers, managers, and the cluster as a whole.
+
+What nobody could be asked about is not the same as what is not there: descriptions tell the two apart.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
+from talweg.errors import Unavailable
 from talweg.protocol.control import TopicMetadata
 from talweg.protocol.plain import BrokerShown
+
+_NAMED_MAX: Final = 8  # partitions that an error names; of the others, how many
+_GONE: Final = frozenset({"inactive", "removed"})  # brokers of such a status lead nothing
 
 
 class PartitionDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,9 +40,19 @@ class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionDescription, ...]
 
     @property
-    def size(self) -> int:
-        """How many messages are kept, as far as partitions have leaders to say so."""
-        return sum(part.size or 0 for part in self.partitions)
+    def size(self) -> int | None:
+        """How many messages are kept; None unless each partition has a leader that says so."""
+        sizes = [part.size for part in self.partitions if part.size is not None]
+        return sum(sizes) if len(sizes) == len(self.partitions) else None
+
+    def check_whole(self) -> None:
+        """Raise Unavailable if there are partitions whose leader could not be asked."""
+        unknown = [str(part.partition) for part in self.partitions if part.size is None]
+        if unknown:
+            raise Unavailable(
+                f"nobody could be asked what partition {_few(unknown)} of topic {self.topic} holds: talweg "
+                "doctor says more"
+            )
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +105,27 @@ class ConsumerDescription(msgspec.Struct, frozen=True, kw_only=True):
         return any(progress.overtaken for progress in self.partitions.values())
 
 
+class ConsumerListing(list[ConsumerDescription]):
+    """Groups and registered consumers, as far as leaders could be asked for them."""
+
+    def __init__(
+        self,
+        found: Iterable[ConsumerDescription] = (),
+        unasked: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        super().__init__(found)
+        self.unasked = dict(unasked or {})  # by topic, partitions whose leader could not be asked
+
+    def check_whole(self) -> None:
+        """Raise Unavailable if it is not all there is, since some partitions could not be asked."""
+        places = [f"{topic} {number}" for topic, numbers in self.unasked.items() for number in numbers]
+        if places:
+            raise Unavailable(
+                f"nobody could be asked who reads {_few(places)} (topic and partition): talweg doctor says "
+                "more"
+            )
+
+
 class ManagerDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A manager that is known, and how it answers."""
 
@@ -105,12 +146,14 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def leaderless(self) -> list[tuple[str, int]]:
-        """Partitions that nobody is known to lead, as (topic, number)."""
+        """Partitions that nobody leads, as (topic, number). Managers go on naming a broker until another one
+        leads: if it is gone, or most of the replicas are, nobody does."""
+        there = {broker.id for broker in self.brokers if broker.status not in _GONE}
         return [
             (topic.topic, part.partition)
             for topic in self.topics
             for part in topic.partitions
-            if part.leader is None
+            if part.leader not in there or 2 * len(there & set(part.replicas)) <= len(part.replicas)
         ]
 
     @property
@@ -118,3 +161,8 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
         """A primary answers, all brokers are active that should be, and every partition has a leader."""
         primary = any(manager.role == "primary" and manager.healthy for manager in self.managers)
         return primary and not self.leaderless and all(broker.status != "inactive" for broker in self.brokers)
+
+
+def _few(places: Sequence[str]) -> str:
+    more = [f"and {len(places) - _NAMED_MAX} more"] if len(places) > _NAMED_MAX else []
+    return ", ".join([*places[:_NAMED_MAX], *more])
