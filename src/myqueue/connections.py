@@ -20,6 +20,7 @@ _CONNECT_SECONDS_MAX: Final = 3.0
 _IDLE_SECONDS_MAX: Final = 30.0
 _IDLE_MAX: Final = 64  # connections that nobody uses, to one endpoint
 _ANSWER_BYTES_MAX: Final = 64 << 20
+_OF_GATEWAYS: Final = (502, 503, 504)  # said by one that stands before servers of ours, while those are away
 
 
 class Connections:
@@ -45,13 +46,17 @@ class Connections:
         status, content = self._exchange(endpoint, method, target, body, seconds_max)
         if not 200 <= status < 300:
             raise error_of(status, content)
-        try:
-            answer = json.loads(content)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise Unavailable(f"{endpoint} answered what is not JSON: is it a manager?")
+        answer = _object_in(content)
+        if answer is None:
+            raise _unexplained(Unavailable(f"{endpoint} answered what is not JSON: is it a manager?"))
         return answer
+
+    def face(self, endpoint: str, seconds_max: float) -> Answer:
+        """What a server says of itself; nothing if it is none of ours. Raises Unavailable if it is mute."""
+        status, content = self._exchange(endpoint, "GET", "/", None, seconds_max)
+        if status >= 500:
+            raise error_of(status, content)
+        return _object_in(content) or {} if 200 <= status < 300 else {}
 
     def _exchange(
         self, endpoint: str, method: str, target: str, body: dict[str, object] | None, seconds_max: float
@@ -138,15 +143,24 @@ def _is_open(kept: socket.socket) -> bool:
     return False
 
 
+def _object_in(content: bytes) -> Answer | None:
+    try:
+        answer = json.loads(content)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
 def error_of(status: int, content: bytes) -> TalwegError:
     """The error that a failed answer speaks of."""
     try:
         failure = json.loads(content)
         code, message = str(failure["code"]), str(failure["message"])
     except (ValueError, TypeError, KeyError):
-        # A gateway's own page, say.
+        # A page of a gateway, or of somebody else's server.
         by_status = Unavailable if status >= 500 else NotFound if status == NotFound.status else BadRequest
-        return by_status(f"answered with {status} and no reason that can be read")
+        error = by_status(f"answered with {status} and no reason that can be read")
+        return error if status in _OF_GATEWAYS else _unexplained(error)
     kind = error_named(code)
     if kind is TalwegError and failure.get("retriable"):
         kind = Unavailable
@@ -154,3 +168,8 @@ def error_of(status: int, content: bytes) -> TalwegError:
         leader = failure.get("leader") or {}
         return kind(message, leader.get("broker_id"), leader.get("endpoint"))
     return kind(message)
+
+
+def _unexplained(error: TalwegError) -> TalwegError:
+    error.unexplained = True
+    return error

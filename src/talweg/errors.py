@@ -71,7 +71,7 @@ class TalwegError(Exception):
     accepted: int | None = None
     rest: Any = None
 
-    # Of an answer without a code, or without sense: whoever gave it may be a gateway, or no server of ours.
+    # Of an answer without a code, or without sense: whoever gave it may be no server of ours.
     unexplained: bool = False
 
 

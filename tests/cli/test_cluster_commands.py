@@ -3,6 +3,7 @@
 import pytest
 
 from cli.shell import Shell
+from strangers import web_server
 from talweg.cli.complaints import Failed
 from talweg.cli.consumer_meant import change_each
 from talweg.errors import NoQuorum
@@ -249,6 +250,16 @@ def test_a_cluster_that_does_not_answer_is_a_finding(talweg: Shell) -> None:
     wrong = [each for each in seen["findings"] if each["level"] == "wrong"]
     assert [each["subject"] for each in wrong] == ["http://127.0.0.1:1"]
     assert "--servers" in wrong[0]["remedy"]
+
+
+def test_an_address_that_is_no_manager_s_leads_to_one_or_is_said(
+    talweg: Shell, topic: str, cluster: LocalCluster
+) -> None:
+    assert topic in talweg("topic", "list", "--servers", cluster.endpoint("broker-1")).lines
+    with web_server() as stranger:
+        assert topic in talweg("topic", "list", "--servers", f"{stranger},{cluster.url}").lines
+        told = talweg.refuses("topic", "list", "--servers", stranger, code=2)
+        assert f"http://{stranger} is no server of Talweg" in told
 
 
 def test_a_cluster_without_its_primary_is_found(talweg: Shell, cluster: LocalCluster) -> None:

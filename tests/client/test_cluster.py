@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from client.consuming import create, numbered, produce
+from strangers import web_server
+from talweg import Admin, Producer
 from talweg.client.background import Background
 from talweg.client.cluster import Cluster
 from talweg.client.servers import read_servers
@@ -88,6 +90,30 @@ def test_managers_are_learned_of_when_those_known_are_gone(
         assert set(known.managers) == {cluster.endpoint(name) for name in cluster.managers}
 
     run(work)
+
+
+def test_a_broker_leads_to_the_managers_that_it_knows(cluster: LocalCluster, topic: str) -> None:
+    broker = cluster.endpoint(cluster.brokers[0])
+    with Admin(broker, timeout=20) as admin:
+        assert admin.create_topic(topic, 2) == 2
+        assert {each.endpoint for each in admin.managers()} == {
+            cluster.endpoint(name) for name in cluster.managers
+        }
+    with Producer(broker) as producer:
+        producer.send(topic, b"found").result(20)
+
+
+def test_a_server_of_somebody_else_is_passed_over(cluster: LocalCluster, topic: str) -> None:
+    with web_server() as stranger, Admin([stranger, cluster.url], timeout=20) as admin:
+        assert admin.create_topic(topic, 1) == 1
+        assert topic in admin.topics()
+
+
+def test_an_address_at_which_there_is_no_manager_is_said_at_once() -> None:
+    with web_server() as stranger, Admin(stranger, timeout=600) as admin:
+        for call in (admin.topics, lambda: admin.create_topic("t")):
+            with pytest.raises(InvalidSetting, match=f"servers: http://{stranger} is no server of Talweg"):
+                call()
 
 
 def test_a_manager_that_stands_still_costs_its_deadline_once(cluster: LocalCluster) -> None:

@@ -13,6 +13,7 @@ import pytest
 import myqueue
 from myqueue import ApiHandler, Message, MyConsumer, MyProducer
 from myqueue.managers import read_addresses
+from strangers import web_server
 from talweg.errors import (
     ConsumerNotFound,
     InvalidSetting,
@@ -60,6 +61,26 @@ def test_what_is_produced_is_consumed(broker: str, topic: str) -> None:
         assert (message.topic, message.partition, message.offset) == (topic, *produced)
         assert message.producer_id == producer.producer_ids[topic]
         assert consumer.consume(topic) is None
+
+
+def test_a_broker_leads_to_the_managers_that_it_knows(cluster: LocalCluster, topic: str) -> None:
+    address = cluster.endpoint("broker-1").removeprefix("http://")
+    with MyProducer(topic, address) as producer, MyConsumer(topic, address, start="earliest") as consumer:
+        producer.produce(topic, "found")
+        assert texts(consumer, 1) == ["found"]
+
+
+def test_a_server_of_somebody_else_is_passed_over(broker: str, topic: str) -> None:
+    with web_server() as stranger, ApiHandler(f"{stranger},{broker}") as api:
+        api.create_topic(topic)
+        assert topic in api.list_topics()
+
+
+def test_an_address_at_which_there_is_no_manager_is_said_at_once(topic: str) -> None:
+    with web_server() as stranger, ApiHandler(stranger, timeout=600) as api:
+        for call in (api.list_topics, lambda: api.create_topic(topic)):
+            with pytest.raises(InvalidSetting, match=f"broker: {stranger} is no server of Talweg"):
+                call()
 
 
 def test_a_consumer_begins_at_the_end_of_the_topic(broker: str, topic: str) -> None:

@@ -7,7 +7,7 @@ gone. What may be repeated is repeated, with pauses, until a deadline.
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 from urllib.parse import quote
 
@@ -17,8 +17,10 @@ from talweg.client.message import check_topic
 from talweg.client.servers import VARIABLE, Servers, read_servers
 from talweg.errors import (
     GroupNotFound,
+    InvalidSetting,
     NotLeader,
     PartitionNotFound,
+    PathNotFound,
     TalwegError,
     TopicNotFound,
     Unavailable,
@@ -34,10 +36,21 @@ PAUSE_SECONDS_MAX: Final = 0.5
 ATTEMPT_SECONDS_MAX: Final = 5.0  # for one answer: a server that is paused keeps its connections
 _REFRESH_SECONDS_MIN: Final = 0.05  # between two looks at the metadata
 _MANAGERS_MAX: Final = 64  # that are learned of
+_FACE_SECONDS_MAX: Final = 1.0  # for a server to say who it is
 _HINTS_MAX: Final = 2  # that are followed without a pause
 
 # Nothing was done, so asking again, or elsewhere, is safe even for what must not be done twice.
 SURELY_NOT_DONE: Final = (NotLeader, GroupNotFound, Unreachable)
+
+
+class _Face(msgspec.Struct, frozen=True):
+    """What any server of ours says of itself at `/`, as far as it matters here."""
+
+    role: str
+    managers: tuple[str, ...] = ()  # those that a broker knows
+
+
+_decode_face: Final = msgspec.json.Decoder(_Face).decode
 
 
 class Pause:
@@ -75,6 +88,8 @@ class Cluster:
         self._wanted: set[str] = set()  # topics that somebody asked for
         self._named: dict[tuple[str, int], tuple[str, int]] = {}  # by metadata: who leads, in which term
         self._managers_learned = False  # from a broker
+        self._proven: set[str] = set()  # addresses at which there is a manager
+        self._strangers: dict[str, str] = {}  # addresses at which there is none, and what there is
         self.closed = False
 
     @property
@@ -120,17 +135,50 @@ class Cluster:
                         seconds_max=max(min(ATTEMPT_SECONDS_MAX, pause.left()), 0.001),
                     )
                 except TalwegError as failure:
-                    error = failure
-                    if not failure.retriable or not (repeatable or isinstance(failure, SURELY_NOT_DONE)):
-                        raise
+                    error = await self._judged(manager, failure, pause)
+                    if not error.retriable or not (repeatable or isinstance(error, SURELY_NOT_DONE)):
+                        raise error from None
                     self._put_last(manager)  # else one that stands still costs every call its deadline
                 else:
+                    self._prove(manager)
                     self._prefer(manager)
                     return found
                 if pause.left() <= 0:
                     raise self._explained(error)
             await self.learn_managers()
             await pause.wait(self._explained(error))
+
+    async def _judged(self, manager: str, error: TalwegError, pause: Pause) -> TalwegError:
+        """The error, unless it is no manager that gave it: then nothing was done, and another is to be asked.
+
+        A broker is replaced by the managers that it knows. If there is nobody else, the setting is wrong.
+        """
+        if manager in self._proven or not (error.unexplained or isinstance(error, PathNotFound)):
+            return error
+        try:
+            answer = await self._http.request(
+                manager, "GET", "/", seconds_max=max(min(_FACE_SECONDS_MAX, pause.left()), 0.001)
+            )
+            face = _decode_face(answer.body)
+        except Unavailable:
+            return error  # who it is remains open
+        except (TalwegError, msgspec.DecodeError, UnicodeDecodeError):
+            face = _Face("")
+        if face.role and face.role != "broker":
+            self._prove(manager)
+            return error
+        self._strangers[manager] = "a broker" if face.role else "no server of Talweg"
+        self._learn_of(face.managers)
+        if face.role and len(self._managers) > 1 and manager in self._managers:
+            self._managers.remove(manager)
+        if self._proven or any(each not in self._strangers for each in self._managers):
+            return Unreachable(f"{manager} is {self._strangers[manager]} ({error})")
+        there = ", ".join(f"{each} is {self._strangers[each]}" for each in self._managers)
+        return InvalidSetting(f"servers: {there} ({error}); name a manager in `servers` or {VARIABLE}")
+
+    def _prove(self, manager: str) -> None:
+        self._proven.add(manager)
+        self._strangers.pop(manager, None)  # it took the place of whoever was there before
 
     def _explained(self, error: TalwegError) -> TalwegError:
         """What to do about it, when there is nobody to be asked."""
@@ -231,13 +279,16 @@ class Cluster:
         """Brokers know managers that we were not told of. One of them is enough, once."""
         for endpoint in () if self._managers_learned else tuple(self._endpoints.values()):
             try:
-                face = await self._http.call(endpoint, "GET", "/", BrokerFace, seconds_max=1.0)
+                face = await self._http.call(endpoint, "GET", "/", BrokerFace, seconds_max=_FACE_SECONDS_MAX)
             except TalwegError:
                 continue
             self._managers_learned = True
-            new = [manager for manager in face.managers if manager not in self._managers]
-            self._managers += new[: max(_MANAGERS_MAX - len(self._managers), 0)]
+            self._learn_of(face.managers)
             return
+
+    def _learn_of(self, managers: Iterable[str]) -> None:
+        new = [each for each in managers if each not in self._managers and each not in self._strangers]
+        self._managers += new[: max(_MANAGERS_MAX - len(self._managers), 0)]
 
     # Leaders
 

@@ -95,6 +95,7 @@ def _sayable(error: TalwegError) -> str:
     return str(error).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+_OF_GATEWAYS: Final = (502, 503, 504)  # said by one that stands before servers of ours, while those are away
 _decode_failure: Final = msgspec.json.Decoder(Failure).decode
 
 
@@ -104,7 +105,9 @@ def error_of(status: int, body: bytes) -> TalwegError:
         failure = _decode_failure(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         text = f"answered with {status} and no reason that can be read"
-        return _by_status(status, retriable=status >= 500)(text)
+        error = _by_status(status, retriable=status >= 500)(text)
+        error.unexplained = status not in _OF_GATEWAYS
+        return error
     kind = error_named(failure.code)
     if kind is TalwegError:
         kind = _by_status(status, retriable=failure.retriable)

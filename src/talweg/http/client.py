@@ -72,7 +72,9 @@ class HttpClient:
         try:
             return cast("A", decoder.decode(response.body))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Unavailable(f"{endpoint} answered what is not understood: {error}") from None
+            senseless = Unavailable(f"{endpoint} answered what is not understood: {error}")
+            senseless.unexplained = True
+            raise senseless from None
 
     async def request(
         self,
