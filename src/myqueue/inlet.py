@@ -21,14 +21,36 @@ _LOOK_SECONDS_MAX: Final = 3.0  # to learn where it begins
 _MOVED: Final = "another moves this consumer, over and over: each program wants a consumer of its own"
 
 
+class Turns:
+    """A lock that nobody has twice while another waits for it. Who waits for a message takes it anew for each
+    request, and would have a lock of Python again before anybody else has seen that it was free."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next = threading.Lock()  # held by the one that is the next to have the other
+
+    def take(self, deadline: float) -> bool:
+        """Whether it came in time, on the monotonic clock. Then it is to be given back."""
+        if not self._next.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
+            return False
+        try:
+            return self._lock.acquire(timeout=max(deadline - time.monotonic(), 0.0))
+        finally:
+            self._next.release()
+
+    def give_back(self) -> None:
+        """Let the next have it."""
+        self._lock.release()
+
+
 class Inlet:
-    """Of one topic, or of one partition of it. One consume at a time, so that messages can be counted."""
+    """Of one topic, or of one partition of it. One request at a time, so that messages can be counted."""
 
     def __init__(self, api: ApiHandler, topic: str, partition: int | None, start: str | int) -> None:
         self._api = api
         self._topic = topic
         self._partition = partition
-        self._lock = threading.Lock()
+        self._turns = Turns()
         self.consumer_id = api.register_consumer(topic, partition=partition, start=start)
         self._positions = Positions(api.managers, topic, self.consumer_id)
         self._next = self._look()  # by partition: the offset that must come next
@@ -46,36 +68,47 @@ class Inlet:
 
     def consume(self, wait_until: float) -> Message | None:
         """The next message; None if there is none, also when waited for until then."""
-        waiting = wait_until - time.monotonic()
-        if not self._lock.acquire(timeout=max(waiting, 0.0) + self._api.managers.timeout):
-            return None
-        try:
-            return self._consume(wait_until)
-        finally:
-            self._lock.release()
-
-    def _consume(self, wait_until: float) -> Message | None:
-        pauses = Pauses(self._api.managers, max(wait_until, time.monotonic()) + self._api.managers.timeout)
-        while True:
+        managers = self._api.managers
+        pauses = Pauses(managers, max(wait_until, time.monotonic()) + managers.timeout)
+        while self._take_turn(wait_until, pauses.deadline):
+            # For a request, not for the whole wait: who waits must not hold up one who does not.
             try:
-                message = self._ask(wait_until, pauses.deadline)
-            except NoMessage:
-                if time.monotonic() < self._doubt_until and self._put_back(pauses.deadline):
-                    pauses.wait(Unavailable(_MOVED))
-                    continue
-                if time.monotonic() >= wait_until or self._api.managers.closing.is_set():
-                    return None
-            except TalwegError as error:
-                if not error.retriable:
-                    raise
-                if not isinstance(error, Unreachable):
-                    self._lost_an_answer(error, pauses.deadline)
-                pauses.wait(error)
-            else:
-                if self._is_next(message, pauses.deadline):
-                    self._next[message.partition] = message.offset + 1
-                    return message
-                pauses.wait(Unavailable(_MOVED))
+                message, failure = self._try(wait_until, pauses.deadline)
+            finally:
+                self._turns.give_back()
+            if failure is not None:
+                pauses.wait(failure)
+            elif message is not None or time.monotonic() >= wait_until or managers.closing.is_set():
+                return message
+        return None
+
+    def _take_turn(self, wait_until: float, deadline: float) -> bool:
+        """Whether we may ask. Who is to wait no longer need not ask, if there is nothing to be had."""
+        if self._turns.take(wait_until):
+            return True
+        in_doubt = time.monotonic() < self._doubt_until  # of how much was given
+        if not in_doubt and self._api.size(self._topic, self.consumer_id, partition=self._partition) == 0:
+            return False
+        return self._turns.take(deadline)
+
+    def _try(self, wait_until: float, deadline: float) -> tuple[Message | None, TalwegError | None]:
+        """The next message, or nothing; and, if that is to be asked again after a pause, why."""
+        try:
+            message = self._ask(wait_until, deadline)
+        except NoMessage:
+            if time.monotonic() < self._doubt_until and self._put_back(deadline):
+                return None, Unavailable(_MOVED)
+            return None, None
+        except TalwegError as error:
+            if not error.retriable:
+                raise
+            if not isinstance(error, Unreachable):
+                self._lost_an_answer(error, deadline)
+            return None, error
+        if not self._is_next(message, deadline):
+            return None, Unavailable(_MOVED)
+        self._next[message.partition] = message.offset + 1
+        return message, None
 
     def _ask(self, wait_until: float, deadline: float) -> Message:
         wait_seconds = min(max(wait_until - time.monotonic(), 0.0), _WAIT_SECONDS_MAX)

@@ -9,12 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from myqueue import ApiHandler, MyConsumer, MyProducer
+from myqueue import ApiHandler, Message, MyConsumer, MyProducer
 from talweg.errors import Unavailable
 from talweg.testing.cluster import LocalCluster
 
@@ -118,6 +119,43 @@ def test_without_a_sequence_a_lost_answer_is_an_error(gateway: Gateway, topic: s
         gateway.decide = every(1, "/producer/produce", LOSE)
         with pytest.raises(Unavailable):
             api.produce(topic, producer, "x")
+
+
+def test_a_thread_that_waits_does_not_hold_up_one_that_does_not(
+    gateway: Gateway, broker: str, topic: str
+) -> None:
+    waits = threading.Event()  # a request of the one that waits is under way
+
+    def watch(target: str, _: bytes) -> str:
+        if target.startswith("/consumer/consume") and "wait" in target:
+            waits.set()
+        return FORWARD
+
+    with MyProducer(topic, broker) as producer, MyConsumer(topic, gateway.broker) as consumer:
+        gateway.decide = watch
+        found: list[Message | None] = []
+        waiter = threading.Thread(target=lambda: found.append(consumer.consume(topic, wait_seconds=60)))
+        waiter.start()
+        assert waits.wait(20)
+        for seconds in (0, 0.1):
+            assert consumer.consume(topic, wait_seconds=seconds) is None
+        assert waiter.is_alive()
+        for number in range(3):
+            producer.produce(topic, str(number))
+        read = {message.text for message in consumer.messages(idle_seconds=0.5)}
+        waiter.join(30)
+        assert read | {message.text for message in found if message} == {"0", "1", "2"}
+        assert len(read) == 2, "each comes once"
+
+
+def test_threads_that_wait_have_turns(broker: str, topic: str) -> None:
+    with MyProducer(topic, broker) as producer, MyConsumer(topic, broker) as consumer:
+        with ThreadPoolExecutor(4) as pool:
+            reading = [pool.submit(consumer.consume, topic, wait_seconds=60) for _ in range(4)]
+            for number in range(4):
+                producer.produce(topic, str(number))
+            read = [future.result() for future in reading]
+        assert sorted(message.text or "" for message in read if message) == ["0", "1", "2", "3"]
 
 
 def test_a_consume_whose_answer_was_lost_loses_no_message(gateway: Gateway, broker: str, topic: str) -> None:
