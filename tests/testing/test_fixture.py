@@ -1,6 +1,5 @@
 """The fixtures for pytest, in a session of pytest of their own, as a user has them."""
 
-import os
 import textwrap
 import time
 from pathlib import Path
@@ -13,7 +12,6 @@ from testing.sessions import CONFTEST, Session
 pytestmark = pytest.mark.xdist_group("testing")
 
 START_SECONDS_MAX = 3.0
-CORES = 2
 
 
 @pytest.fixture
@@ -160,15 +158,25 @@ def test_a_cluster_of_three_brokers_is_ready_in_three_seconds() -> None:
         began = time.monotonic()
         with LocalCluster(brokers=3, readers=0, settings=QUICK) as cluster:
             seconds = time.monotonic() - began
-            # On a machine that is busy with other tests, what it would take if there were nothing else.
-            alone = sum(cpu_seconds(process.pid) for process in cluster.processes.values()) / CORES
-            taken.append((seconds, alone))
+            # On a machine that is busy with other tests, servers stand in line for a processor.
+            in_line = max(seconds_in_line(process.pid) for process in cluster.processes.values())
+            taken.append((seconds, seconds - in_line))
             assert set(cluster.statuses().values()) == {"active"}
         if min(taken[-1]) < START_SECONDS_MAX:
             return
-    pytest.fail(f"never ready in {START_SECONDS_MAX} s: {taken}")
+    pytest.fail(f"never ready in {START_SECONDS_MAX} s, nor without standing in line: {taken}")
 
 
-def cpu_seconds(pid: int | None) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def seconds_in_line(pid: int | None) -> float:
+    """How long a process could have run, and was not let."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
+@pytest.mark.parametrize("brokers", [1, 2])
+def test_a_topic_fits_a_cluster_of_few_brokers(brokers: int) -> None:
+    with LocalCluster(brokers=brokers, readers=0, settings=QUICK) as cluster:
+        with cluster.ask() as manager:
+            manager.post("/topics", name="logs")
+            (topic,) = manager.get("/v1/metadata")["topics"]
+        assert {len(part["replicas"]) for part in topic["partitions"]} == {brokers}
+        cluster.wait_for_leader("logs", 0)

@@ -38,7 +38,6 @@ def run_cluster(
         readers=readers,
         port=port,
         settings={"broker": flags, "manager": flags},
-        environment=_environment(brokers),
     )
     try:
         cluster.prepare()
@@ -48,12 +47,6 @@ def run_cluster(
     finally:
         cluster.close()
     sys.exit(code)
-
-
-def _environment(brokers: int) -> dict[str, str]:
-    """As ours, but a topic that does not say asks for no more replicas than there are brokers."""
-    fitting = {} if brokers >= 3 else {"TALWEG_REPLICATION": str(brokers)}
-    return fitting | dict(os.environ)
 
 
 class _Run:

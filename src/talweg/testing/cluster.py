@@ -66,7 +66,9 @@ class LocalCluster:
         self.managers = (PRIMARY, *self.standbys, *self.readers)
         self.processes: dict[str, Process] = {}
         given = os.environ if environment is None else environment
-        self._environment = {name: value for name, value in given.items() if name not in _OURS}
+        # A topic that does not say asks for no more replicas than there are brokers.
+        fitting = {} if brokers >= 3 else {"TALWEG_REPLICATION": str(max(brokers, 1))}
+        self._environment = fitting | {name: value for name, value in given.items() if name not in _OURS}
         self._port = port
         self._settings = dict(settings or {})
         self._lock: DirectoryLock | None = None
