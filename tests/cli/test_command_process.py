@@ -122,6 +122,25 @@ def test_messages_are_sent_as_they_are_typed(talweg: Shell, topic: str, cluster:
         assert len(producer.out) == 1
 
 
+@pytest.mark.parametrize("command", [("import", "-"), ("topic", "produce")])
+def test_what_trickles_in_is_sent_and_counted_when_it_is_interrupted(
+    talweg: Shell, topic: str, cluster: LocalCluster, command: tuple[str, ...]
+) -> None:
+    with running(*command, topic, environment={"TALWEG_URL": cluster.url}) as sender:
+        assert sender.process.stdin is not None
+        expected: set[str] = set()
+        for text in ("1\n", "2\n3\n4"):  # the end of the last line does not come
+            sender.process.stdin.write(text)
+            sender.process.stdin.flush()
+            expected |= set(text.split("\n")[:-1])
+            deadline = time.monotonic() + SECONDS_MAX
+            while set(talweg("topic", "consume", topic).lines) != expected:
+                assert time.monotonic() < deadline
+        sender.send(signal.SIGINT)
+        assert sender.wait() == 130
+        assert sender.err == ["talweg: interrupted; at least 3 messages were sent"]
+
+
 @pytest.mark.parametrize(
     ("typed", "code"), [("y\n", 0), ("YES\n", 0), ("n\n", 1), ("\n", 1), ("\x04", 1), ("what?\n", 1)]
 )

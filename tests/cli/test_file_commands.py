@@ -3,12 +3,15 @@
 import json
 import os
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from cli.shell import Shell
+from talweg.cli.complaints import Failed
+from talweg.cli.files import Source
 from talweg.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.xdist_group("cli-commands")
@@ -90,6 +93,34 @@ def test_a_pipe_with_a_name_is_read_once_and_sent(talweg: Shell, topic: str) -> 
     assert talweg("topic", "consume", topic).lines == ["one", "two"]
     assert "sought" in talweg.refuses("import", f"/dev/fd/{reading}", topic, "--format", "parquet", code=2)
     os.close(reading)
+
+
+def test_lines_of_any_length_come_through_a_pipe_whole(tmp_path: Path) -> None:
+    lines = [b"x" * 70_000, b"", b"\r", b"y" * 3, b"z" * 65_536]
+    reading, writing = os.pipe()
+    writer = Thread(target=lambda: [os.write(writing, b"\n".join(lines)), os.close(writing)])
+    writer.start()
+    pieces = list(Source(f"/dev/fd/{reading}", "lines", 1 << 20).pieces())
+    writer.join()
+    os.close(reading)
+    assert b"".join(b"".join(piece.table.column("value").to_pylist()) for piece in pieces) == b"".join(
+        [*lines[:2], *lines[3:]]
+    )
+    assert sum(map(len, pieces)) == 5
+    assert sum(piece.raw_bytes for piece in pieces) == len(b"\n".join(lines))
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_line_that_is_too_long_for_a_pipe_is_told_when_that_is_known(ended: bool) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"short\n" + b"x" * 2_000 + (b"\n" if ended else b""))
+    pieces = Source(f"/dev/fd/{reading}", "lines", 1_000).pieces()
+    found = [next(pieces)]
+    with pytest.raises(Failed, match="line 2: longer than 1000 bytes"):
+        found.extend(pieces)
+    assert sum(map(len, found)) == 1
+    for descriptor in (reading, writing):
+        os.close(descriptor)
 
 
 def test_a_range_of_a_topic_is_exported(talweg: Shell, topic: str, tmp_path: Path) -> None:

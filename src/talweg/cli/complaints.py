@@ -28,6 +28,7 @@ EXIT_FAILED: Final = 1
 EXIT_SETTING: Final = 2  # as for a flag that does not exist
 EXIT_NOT_FOUND: Final = 3
 EXIT_UNAVAILABLE: Final = 4
+EXIT_INTERRUPTED: Final = 130  # as shells have it
 
 
 class Failed(Exception):

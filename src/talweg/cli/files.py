@@ -5,7 +5,11 @@ where there are any, `key`, `timestamp` and `headers`.
 """
 
 import contextlib
+import io
+import math
+import select
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final, Literal
@@ -33,6 +37,8 @@ _SUFFIXES: Final[dict[str, Format]] = {
 }
 PIECE_MESSAGES: Final = 10_000
 PIECE_BYTES: Final = 4 << 20
+PIECE_SECONDS: Final = 0.4  # that lines wait for others that come slowly
+_READ_BYTES: Final = 1 << 20  # at once from a pipe: more than streams buffer
 _COLUMNS: Final = ("value", "key", "timestamp", "headers")
 
 
@@ -107,9 +113,11 @@ def _line_pieces(source: Source, stream: IO[bytes]) -> Iterator[Piece]:
     as_table = _json_table if source.format == "json" else _lines_table
     # In JSON a byte may take six, and a message has headers and a key besides.
     line_bytes_max = source.message_bytes_max * (8 if source.format == "json" else 1)
+    read = _pipe_lines if source.is_read_once else _file_lines
+    coming = read(stream, line_bytes_max)
     first = 1
     while True:
-        lines, raw_bytes = _some_lines(stream, line_bytes_max)
+        lines, raw_bytes = _some_lines(coming, line_bytes_max)
         if not lines:
             return
         too_long = len(lines[-1]) > line_bytes_max
@@ -123,19 +131,59 @@ def _line_pieces(source: Source, stream: IO[bytes]) -> Iterator[Piece]:
         first += len(lines)
 
 
-def _some_lines(stream: IO[bytes], line_bytes_max: int) -> tuple[list[bytes], int]:
-    """Lines without their ends, and how many bytes were read; the last may be too long, and cut."""
+def _some_lines(coming: Iterator[bytes | None], line_bytes_max: int) -> tuple[list[bytes], int]:
+    """Lines without their ends, and how many bytes were read; the last may be too long, and cut.
+
+    Fewer than there is room for when they come slowly: those that are there are not kept waiting.
+    """
     lines: list[bytes] = []
-    raw_bytes = 0
-    while len(lines) < PIECE_MESSAGES and raw_bytes < PIECE_BYTES:
-        line = stream.readline(line_bytes_max + 3)
-        if not line:
-            break
-        raw_bytes += len(line)
-        lines.append(line.removesuffix(b"\n").removesuffix(b"\r"))
-        if len(lines[-1]) > line_bytes_max:
+    raw_bytes, deadline = 0, math.inf
+    for line in coming:
+        if line is not None:
+            if not lines:
+                deadline = time.monotonic() + PIECE_SECONDS
+            raw_bytes += len(line)
+            lines.append(line.removesuffix(b"\n").removesuffix(b"\r"))
+            if len(lines) >= PIECE_MESSAGES or raw_bytes >= PIECE_BYTES or len(lines[-1]) > line_bytes_max:
+                break
+        if time.monotonic() >= deadline:
             break
     return lines, raw_bytes
+
+
+def _file_lines(stream: IO[bytes], line_bytes_max: int) -> Iterator[bytes]:
+    """Lines with their ends; one that is too long is cut."""
+    return iter(lambda: stream.readline(line_bytes_max + 3), b"")
+
+
+def _pipe_lines(stream: Any, line_bytes_max: int) -> Iterator[bytes | None]:
+    """Likewise, as they come; None now and then, while nothing does."""
+    begun: list[bytes] = []  # parts of a line whose end has not come
+    while sum(map(len, begun)) < line_bytes_max + 3:
+        while not _has_come(stream):
+            yield None
+        read = stream.read1(_READ_BYTES)  # all that is buffered, so that only the pipe need be watched
+        if not read:
+            break
+        if b"\n" not in read:
+            begun.append(read)
+            continue
+        *lines, rest = b"".join([*begun, read]).split(b"\n")
+        begun = [rest]
+        for line in lines:
+            yield line + b"\n"
+    if any(begun):
+        yield b"".join(begun)
+
+
+def _has_come(stream: IO[bytes]) -> bool:
+    """Whether there is something to read, or the end; waits a while for it."""
+    try:
+        waiting = select.poll()
+        waiting.register(stream.fileno(), select.POLLIN)
+    except io.UnsupportedOperation:  # somebody has put a stream without one in its place
+        return True
+    return bool(waiting.poll(PIECE_SECONDS * 1000 / 2))
 
 
 def _lines_table(_source: Source, lines: list[bytes], _first: int) -> tuple[Any, Failed | None]:

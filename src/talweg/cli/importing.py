@@ -6,7 +6,7 @@ import typer
 
 from talweg.cli import options
 from talweg.cli.admin import open_admin
-from talweg.cli.complaints import Failed, failed
+from talweg.cli.complaints import EXIT_INTERRUPTED, Failed, failed
 from talweg.cli.options import TIMEOUT
 from talweg.cli.output import bytes_text, counted, print_json, print_lines
 from talweg.cli.progress import Stopwatch, progress
@@ -71,6 +71,8 @@ def _read_through(source: "Source") -> tuple[int, int]:
                 advance(piece.raw_bytes)
     except Failed as error:
         raise failed(error, "nothing was sent") from None
+    except KeyboardInterrupt:
+        raise Failed("interrupted; nothing was sent", EXIT_INTERRUPTED) from None
     return messages, raw_bytes
 
 
@@ -91,4 +93,6 @@ def _send(source: "Source", topic: str, partition: int | None, opened: "Producer
         sent.finish()
     except (Failed, TalwegError) as error:
         raise failed(error, f"{sent.arrived()} messages were sent") from None
+    except KeyboardInterrupt:
+        raise sent.interrupted() from None
     return sent.arrived(), raw_bytes

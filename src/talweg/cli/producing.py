@@ -65,6 +65,8 @@ def send_messages(
         sent.finish()
     except (Failed, TalwegError) as error:
         raise failed(error, f"{sent.arrived()} messages were sent") from None
+    except KeyboardInterrupt:
+        raise sent.interrupted() from None
     if not wish.as_json:
         print_lines([f"{counted(sent.arrived(), 'message')} sent to {wish.topic}"])
 

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from talweg.cli.complaints import EXIT_INTERRUPTED, Failed
 from talweg.client.delivery import Deliveries, Delivery
 from talweg.client.producer import Producer
 from talweg.errors import PartitionNotFound, TalwegError, TopicNotFound
@@ -60,6 +61,10 @@ class Sent:
         """Messages that are known to be on disk on a majority."""
         self._look()
         return self._arrived
+
+    def interrupted(self) -> Failed:
+        """What to say to somebody who pressed Ctrl-C. What was just being accepted may not be counted."""
+        return Failed(f"interrupted; at least {self.arrived()} messages were sent", EXIT_INTERRUPTED)
 
     def _look(self) -> None:
         while self._under_way and self._under_way[0].done():
