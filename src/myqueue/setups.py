@@ -23,6 +23,7 @@ from talweg.errors import InvalidSetting, TalwegError, Unavailable
 
 EXAMPLES: Final = Path("examples")
 _LINES: Final = 24  # of each made log, if nobody says how many
+_TABLE_COLUMNS: Final = 80  # of the table at least: a narrow terminal breaks its lines, and cuts no figures
 _STOP_SECONDS_MAX: Final = 10.0
 _LEVELS: Final = ("INFO", "WARN", "ERROR")
 
@@ -275,7 +276,9 @@ def _show_table(name: str, deliveries: Sequence[Delivery]) -> None:
         numbers = (each.expected, each.received, each.missing.total(), each.surplus.total())
         ordered = "no" if each.disordered else "yes"
         table.add_row(str(each.consumer), each.topic, *map(str, numbers), ordered)
-    rich.console.Console().print(table)
+    console = rich.console.Console()
+    console.width = max(console.width, _TABLE_COLUMNS)
+    console.print(table)
 
 
 if __name__ == "__main__":

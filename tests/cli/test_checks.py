@@ -138,6 +138,16 @@ def test_this_machine_is_looked_at(tmp_path: Path) -> None:
     free, total = machine.disks[str(tmp_path)]
     assert 0 < free <= total
     assert machine.open_files_max > 0
+    (found,) = bad(check_machine(this_machine([tmp_path, tmp_path / "none"])))
+    assert (found.level, found.subject) == ("wrong", f"disk of {tmp_path / 'none'}")
+    assert "No such file or directory" in found.what
+
+
+def test_readers_that_nobody_could_be_asked_about() -> None:
+    found = bad(check_readers([Reader("g", "logs", (), True)], {"logs": (0, 2)}))
+    assert [(each.level, each.subject) for each in found] == [("warning", "consumers, topic logs")]
+    assert "partition 0, 2" in found[0].what
+    assert len(list(check_readers([Reader("g", "logs", (), True)], {"logs": (1,)}))) == 1, "no praise besides"
 
 
 def test_what_answers_and_is_no_server_of_ours_is_told_apart() -> None:

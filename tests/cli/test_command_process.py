@@ -293,6 +293,7 @@ def complete(cluster_url: str, words: str) -> list[str]:
 
 def test_shells_complete_topics_brokers_and_commands(cluster: LocalCluster, topic: str) -> None:
     assert topic in complete(cluster.url, f"talweg topic describe {topic[:3]}")
+    assert topic in complete(cluster.url, f"talweg consumer list --topic {topic[:3]}")
     assert complete(cluster.url, "talweg topic cons") == ["consume"]
     assert complete(cluster.url, "talweg broker activate ") == ["0", "1", "2"]
 

@@ -112,6 +112,8 @@ def test_keys_and_headers_are_sent_as_they_were_given(talweg: Shell, topic: str)
         ("topic", "list", "--jsno"),
         ("tail",),
         ("topic", "create", "x", "--partitions", "0"),
+        ("topic", "create", "x", "--retention-hours", "inf"),
+        ("topic", "create", "x", "--retention-hours", "nan"),
     ],
 )
 def test_wrong_options_are_refused_by_the_command_line_itself(

@@ -5,13 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from myqueue import ApiHandler, MyProducer
+from myqueue.delivery import Delivery
 from myqueue.log_file import read_consumer_log
+from myqueue.setups import _show_table
 from talweg.testing.processes import wait_until
 
 pytestmark = pytest.mark.xdist_group("myqueue")
@@ -164,3 +167,14 @@ def test_a_set_up_runs_as_one_command_and_again(
     rows = json.loads(output)["deliveries"]
     assert {row["consumer"] for row in rows} == set(range(1, consumers + 1))
     assert all(row["received"] == row["expected"] > 0 and row["in_order"] for row in rows)
+
+
+def test_the_table_of_a_set_up_is_whole_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    missing = Counter({"lost": 12_345})
+    _show_table("2P2C", [Delivery(1, "T1", 12_345, 0, missing, Counter(), ())])
+    shown = capsys.readouterr().out
+    for cell in ("consumer", "expected", "received", "missing", "too many", "tags in order", "12345"):
+        assert cell in shown

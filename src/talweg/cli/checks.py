@@ -70,6 +70,7 @@ class Machine(msgspec.Struct, frozen=True):
     java: str | None  # where it is
     spark: bool  # pyspark is installed
     disks: Mapping[str, tuple[int, int]]  # of data directories: free and total bytes
+    unseen: Mapping[str, str] = {}  # directories that cannot be looked at, and why
 
 
 def check_managers(managers: Sequence[Server]) -> Iterator[Finding]:
@@ -265,6 +266,11 @@ def check_machine(machine: Machine) -> Iterator[Finding]:
             ""
             if level == "fine"
             else "make room, or shorten retention: a broker with a full disk refuses to write",
+        )
+    for directory, reason in machine.unseen.items():
+        what = f"it cannot be looked at: {reason}"
+        yield Finding(
+            "wrong", f"disk of {directory}", what, "correct --data, or run talweg doctor where it is"
         )
     if machine.spark and machine.java is None:
         yield Finding(

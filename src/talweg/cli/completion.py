@@ -37,7 +37,7 @@ def _ask(ctx: typer.Context, path: str) -> dict[str, Any]:
         if left <= 0:
             break
         answer = try_to_get(server, path, left)
-        if answer is not None:
+        if isinstance(answer, dict):  # not what a server of somebody else says
             return answer
     return {}
 

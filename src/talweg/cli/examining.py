@@ -131,12 +131,17 @@ def _clock_ahead(date: str | None) -> float | None:
 def this_machine(directories: Sequence[Path]) -> Machine:
     """What there is here."""
     disks: dict[str, tuple[int, int]] = {}
+    unseen: dict[str, str] = {}
     for directory in directories or _usual_directories():
-        usage = shutil.disk_usage(directory)
-        disks[str(directory)] = (usage.free, usage.total)
+        try:
+            usage = shutil.disk_usage(directory)
+        except OSError as error:
+            unseen[str(directory)] = error.strerror or str(error)
+        else:
+            disks[str(directory)] = (usage.free, usage.total)
     java = shutil.which("java", path=_java_path())
     spark = importlib.util.find_spec("pyspark") is not None
-    return Machine(resource.getrlimit(resource.RLIMIT_NOFILE)[0], java, spark, disks)
+    return Machine(resource.getrlimit(resource.RLIMIT_NOFILE)[0], java, spark, disks, unseen)
 
 
 def _usual_directories() -> Iterator[Path]:

@@ -31,7 +31,13 @@ def create_topic(
     ] = None,
     retention_hours: Annotated[
         float | None,
-        typer.Option("--retention-hours", help="How long messages are kept.", metavar="HOURS", min=0.001),
+        typer.Option(
+            "--retention-hours",
+            help="How long messages are kept.",
+            metavar="HOURS",
+            min=0.001,
+            max=_HOURS_MAX,
+        ),
     ] = None,
     retention_bytes: Annotated[
         int | None,
@@ -52,7 +58,7 @@ def create_topic(
                 topic,
                 partitions,
                 replication,
-                retention_ms=None if retention_hours is None else _milliseconds(retention_hours),
+                retention_ms=None if retention_hours is None else round(retention_hours * _MS_PER_HOUR),
                 retention_bytes=retention_bytes,
             )
         except TopicExists:
@@ -64,13 +70,6 @@ def create_topic(
     else:
         done = "created" if created else "is there"
         print_lines([f"topic {topic} {done} with {counted(count, 'partition')}"])
-
-
-def _milliseconds(hours: float) -> int:
-    """Raises BadRequest for what no clock will ever show, and for `nan`, which Typer finds in any range."""
-    if not hours <= _HOURS_MAX:
-        raise BadRequest(f"--retention-hours: expected at most {_HOURS_MAX} hours, got {hours}")
-    return round(hours * _MS_PER_HOUR)
 
 
 @app.command("list")
