@@ -8,9 +8,10 @@ from threading import Thread
 
 class _WebServer(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    missing = 404
 
     def do_GET(self) -> None:
-        self._answer(200 if self.path == "/" else 404)
+        self._answer(200 if self.path == "/" else self.missing)
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
@@ -28,10 +29,14 @@ class _WebServer(BaseHTTPRequestHandler):
         pass
 
 
+class _Gateway(_WebServer):
+    missing = 502
+
+
 @contextmanager
-def web_server() -> Iterator[str]:
-    """HOST:PORT of one that has a page, and nothing else."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _WebServer)
+def web_server(*, gateway: bool = False) -> Iterator[str]:
+    """HOST:PORT of one that has a page, and nothing else; or that stands before servers that are away."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Gateway if gateway else _WebServer)
     server.daemon_threads = True
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()

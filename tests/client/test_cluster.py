@@ -116,6 +116,15 @@ def test_an_address_at_which_there_is_no_manager_is_said_at_once() -> None:
                 call()
 
 
+def test_a_gateway_whose_managers_are_away_is_no_wrong_address() -> None:
+    with (
+        web_server(gateway=True) as address,
+        Admin(address, timeout=0.5) as admin,
+        pytest.raises(Unavailable, match="answered with 502"),
+    ):
+        admin.topics()
+
+
 def test_a_manager_that_stands_still_costs_its_deadline_once(cluster: LocalCluster) -> None:
     async def work() -> None:
         known = Cluster([cluster.endpoint(name) for name in cluster.managers])

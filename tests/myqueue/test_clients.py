@@ -83,6 +83,15 @@ def test_an_address_at_which_there_is_no_manager_is_said_at_once(topic: str) -> 
                 call()
 
 
+def test_a_gateway_whose_managers_are_away_is_no_wrong_address() -> None:
+    with (
+        web_server(gateway=True) as address,
+        ApiHandler(address, timeout=0.5) as api,
+        pytest.raises(Unavailable, match="answered with 502"),
+    ):
+        api.list_topics()
+
+
 def test_a_consumer_begins_at_the_end_of_the_topic(broker: str, topic: str) -> None:
     with MyProducer(topic, broker) as producer:
         for number in range(6):
