@@ -195,7 +195,7 @@ class Hosting:
         raft = group.replica.raft
         now = raft.configuration
         if now != wanted and raft.commit_index >= raft.term_start_index:
-            following = next_configuration(now, wanted, leader=self.broker, caught_up=_caught_up(raft))
+            following = next_configuration(now, wanted, leader=self.broker, caught_up=caught_up(raft))
             if following is not None:
                 # Refused while another is under way: the next look tries again.
                 group.change(following)
@@ -286,27 +286,28 @@ def _report(group: Group) -> GroupReport:
         term=raft.term,
         voters=configuration.voters,
         learners=configuration.learners,
-        caught_up=_caught_up(raft),
+        caught_up=caught_up(raft),
         start_offset=replica.start_offset,
         next_offset=replica.high_watermark,
     )
 
 
-def _caught_up(raft: Raft) -> tuple[int, ...]:
-    return tuple(learner for learner in raft.configuration.learners if _lacks_little(raft, learner))
-
-
-def _lacks_little(raft: Raft, peer: int) -> bool:
-    progress: Progress | None = raft.progress.get(peer)
-    return progress is not None and progress.match_index + CAUGHT_UP_ENTRIES >= raft.log.last_index
+def caught_up(raft: Raft) -> tuple[int, ...]:
+    """The learners of a group that is led here that could vote: heard of lately, whole, lacking little."""
+    # One that is still recovering, or was never heard of, would be a voter that neither votes nor counts:
+    # with it, one more that dies takes the majority away, and that may be for good.
+    return tuple(learner for learner in raft.configuration.learners if _keeps_up(raft, learner))
 
 
 def is_ready(raft: Raft, peer: int) -> bool:
     """Whether a voter of a group that is led here could lead it: it was heard of lately, and lacks little."""
-    progress = raft.progress.get(peer)
-    return (
-        peer in raft.configuration.voters
-        and progress is not None
-        and progress.heard_at > raft.clock - raft.settings.election_ticks
-        and _lacks_little(raft, peer)
-    )
+    return peer in raft.configuration.voters and _keeps_up(raft, peer)
+
+
+def _keeps_up(raft: Raft, peer: int) -> bool:
+    progress: Progress | None = raft.progress.get(peer)
+    if progress is None or progress.heard_at <= raft.clock - raft.settings.election_ticks:
+        return False
+    # 0: it has said nothing yet that counts. In a short log that alone would look like little.
+    counts = min(progress.match_index, progress.counted_index)
+    return counts > 0 and counts + CAUGHT_UP_ENTRIES >= raft.log.last_index
