@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.primary import Brokers, wait_until
+from broker.primary import QUICK, Brokers, wait_until
 from records.samples import empties
-from talweg.errors import BadRequest
+from talweg.broker.waiting import within
+from talweg.errors import BadRequest, Undecided
 from talweg.protocol.bundles import (
     MSGPACK,
     Append,
@@ -176,6 +177,44 @@ def test_the_same_take_is_answered_alike_by_this_leader_and_the_next(tmp_path: P
             assert await ask(brokers, 1, "take", take) == first
             assert value_of((await ask(brokers, 1, "take", [Take(10, "#1", 1, 78)]))[0]) == b"b"
             assert await ask(brokers, 1, "take", take) == [Moved(2)]
+
+    run(test())
+
+
+def test_a_take_asked_for_again_is_in_doubt_when_the_first_one_gave_up_waiting(tmp_path: Path) -> None:
+    async def test() -> None:
+        # One that gives up leading late: whoever waits is told by its own time limit.
+        settings = msgspec.structs.replace(QUICK, tick_seconds=1.0)
+        async with Brokers(tmp_path, 3, settings) as brokers:
+            leader = await brokers.topic(leader=0)
+            await fill(brokers, leader, b"a")
+            for follower in set(brokers.running) - {leader}:
+                await brokers.stop(follower)
+            partition = brokers.running[leader].hosting.group(10)
+            first = asyncio.create_task(within(0.1, partition.take("#1", None, 77)))
+            await wait_until(lambda: "#1" in partition._takes)
+            again = asyncio.create_task(partition.take("#1", None, 77))
+            for take in (first, again):  # no majority has the position
+                with pytest.raises(Undecided):
+                    await take
+
+    run(test())
+
+
+def test_a_take_asked_for_again_after_retention_dropped_its_message_goes_on(tmp_path: Path) -> None:
+    async def test() -> None:
+        settings = msgspec.structs.replace(QUICK, snapshot_bytes=64 << 10)
+        async with Brokers(tmp_path, 1, settings) as brokers:
+            leader = await brokers.topic(retention_bytes=0)
+            replica = brokers.running[leader].hosting.partitions[10].group.replica
+            await fill(brokers, leader, b"a")
+            take = [Take(10, "#1", 0, 77)]
+            assert value_of((await ask(brokers, leader, "take", take))[0]) == b"a"
+            while replica.start_offset < 2:
+                await fill(brokers, leader, b"x" * 50_000)
+            assert await ask(brokers, leader, "take", take) == [Moved(replica.start_offset)]
+            (outcome,) = await ask(brokers, leader, "take", [Take(10, "#1", None, 77)])
+            assert outcome == Empty(replica.start_offset) or value_of(outcome) == b"x" * 50_000
 
     run(test())
 

@@ -13,6 +13,7 @@ from talweg.errors import (
     OffsetOutOfRange,
     TalwegError,
     TopicReplaced,
+    Undecided,
 )
 from talweg.protocol.bundles import Empty, Ends, Moved, Taken
 from talweg.records import STAGE_ID_MIN, Batch, read_header
@@ -183,9 +184,11 @@ class Partition:
     async def _move(self, consumer: str, offset: int, token: int) -> None:
         under_way = _UnderWay(offset, token, asyncio.get_running_loop().create_future())
         self._takes[consumer] = under_way
-        error: TalwegError | None = None
+        # Unless it is known: when this is cancelled, because it took too long, nobody knows.
+        error: TalwegError | None = Undecided("who took the message waited no longer; it may be done or not")
         try:
             await self.group.commit_positions([Position(consumer, offset + 1, token=token)])
+            error = None
         except TalwegError as failure:
             error = failure
             raise
@@ -198,8 +201,12 @@ class Partition:
 
     def _is_repeated(self, consumer: str, token: int) -> bool:
         under_way = self._takes.get(consumer)
-        last = under_way.token if under_way else self.serving().state.tokens.get(consumer)
-        return last == token != 0
+        if under_way is not None:
+            return under_way.token == token != 0
+        replica = self.serving()
+        # If retention has dropped the message meanwhile, it cannot be given again: then the next one is.
+        is_kept = replica.state.positions.get(consumer, 0) > replica.start_offset
+        return is_kept and replica.state.tokens.get(consumer) == token != 0
 
     async def _take_again(self, consumer: str, offset: int) -> Taken:
         if (under_way := self._takes.get(consumer)) is not None:
