@@ -55,6 +55,25 @@ def test_a_partition_that_could_not_be_deleted_is_still_carried_and_deleted_when
     asyncio.run(test())
 
 
+def test_what_could_not_be_opened_is_not_waited_for_when_nobody_wishes_it_any_more() -> None:
+    async def test() -> None:
+        host = ReplicaHost(1, MemoryStores())
+        await host.start()
+        hosting = Hosting(host, (), lambda: None)
+        await hosting.carry_out([assignment(5)], ())
+        await hosting.carry_out(
+            [assignment(5), assignment(6)], ()
+        )  # has the place of 5, which is not removed
+        assert not hosting.is_complete
+        await hosting.carry_out(None, ())  # nothing new: the wish stands
+        assert not hosting.is_complete
+        await hosting.carry_out([assignment(5)], ())
+        assert hosting.is_complete
+        await host.close()
+
+    asyncio.run(test())
+
+
 def test_a_newcomer_that_was_never_heard_of_gets_no_vote_however_short_the_log() -> None:
     async def test() -> None:
         host = ReplicaHost(1, MemoryStores())

@@ -1,5 +1,6 @@
 """The watch over brokers: who lives, who is drained, what is rebuilt elsewhere, what was forgotten."""
 
+import asyncio
 import sqlite3
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from manager.clusters import Cluster, until
 from manager.conftest import Play
-from talweg.errors import BrokerNotFound, TooFewBrokers
+from talweg.errors import BrokerNotFound, TooFewBrokers, TopicExists
 
 
 async def messages_in(cluster: Cluster, topic: str, count: int) -> Any:
@@ -120,23 +121,28 @@ def test_leaders_leave_a_deactivated_broker_and_come_back(play: Play) -> None:
     play(scenario)
 
 
+async def forget(cluster: Cluster) -> None:
+    """The store has lost its last writes, and the manager is another."""
+    manager = cluster.managers[0]
+    port = int(manager.endpoint.rpartition(":")[2])
+    await cluster.stop_manager(manager)
+    with sqlite3.connect(cluster.metadata.removeprefix("sqlite:///")) as database:
+        for table in ("topics", "assignments", "consumers", "producers"):
+            database.execute(f"DELETE FROM talweg_{table}")
+    database.close()
+    await cluster.manager(port=port)
+
+
 def test_a_topic_that_the_store_forgot_is_restored_from_what_brokers_know(play: Play) -> None:
     async def scenario(cluster: Cluster) -> None:
-        manager = await cluster.start(brokers=1)
-        port = int(manager.endpoint.rpartition(":")[2])
+        await cluster.start(brokers=1)
         created = {"partitions": 3, "replication": 1, "retention_ms": 10**9}
         client = await cluster.client("forgotten", **created)
         for n in range(7):
             await client.produce(cluster.primary, f"m{n}")
         deleted = await cluster.client("deleted", replication=1)
         await cluster.caller.delete(cluster.primary, f"/topics/{deleted.topic}")
-        await cluster.stop_manager(manager)
-        with sqlite3.connect(cluster.metadata.removeprefix("sqlite:///")) as database:
-            database.execute("DELETE FROM talweg_topics")
-            database.execute("DELETE FROM talweg_assignments")
-            database.execute("DELETE FROM talweg_consumers")
-        database.close()
-        await cluster.manager(port=port)
+        await forget(cluster)
 
         async def is_restored() -> bool:
             metadata = await cluster.caller.get(cluster.primary, "/v1/metadata")
@@ -145,6 +151,52 @@ def test_a_topic_that_the_store_forgot_is_restored_from_what_brokers_know(play: 
         await until(is_restored)
         reader = await cluster.client_of("forgotten")
         assert await reader.consume_all(cluster.primary) == [f"m{n}" for n in range(7)]
+
+    play(scenario)
+
+
+def test_who_creates_a_forgotten_topic_again_at_once_finds_the_old_one(play: Play) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(brokers=3)
+        client = await messages_in(cluster, "forgotten", 7)
+        await forget(cluster)
+        # As one does whose producer is not found. No broker has been heard of yet.
+        registering = cluster.caller.post(cluster.primary, "/producer/register", topic="forgotten")
+        creating = cluster.caller.post(cluster.primary, "/topics", name="forgotten")
+        registered, created = await asyncio.gather(registering, creating, return_exceptions=True)
+        assert isinstance(registered, dict), registered
+        assert isinstance(created, TopicExists), created
+        client.producer_id = registered["producer_id"]
+        await client.produce(cluster.primary, "m7")
+        reader = await cluster.client_of("forgotten")
+        assert sorted(await reader.consume_all(cluster.primary)) == [f"m{n}" for n in range(8)]
+
+    play(scenario)
+
+
+def test_a_forgotten_topic_is_restored_once_another_of_its_name_is_deleted(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.start(brokers=1)
+        client = await cluster.client("forgotten", replication=1)
+        await client.produce(cluster.primary, "m0")
+        await cluster.stop_broker("broker-0")
+        await forget(cluster)
+        await cluster.broker("broker-1")
+        another = await cluster.client("forgotten", replication=1, partitions=1)
+        await another.produce(cluster.primary, "another")
+        await cluster.broker("broker-0")
+        await until(lambda: "cannot be restored until" in caplog.text, "broker 0 was heard")
+        await cluster.caller.delete(cluster.primary, "/topics/forgotten")
+
+        async def is_restored() -> bool:
+            metadata = await cluster.caller.get(cluster.primary, "/v1/metadata")
+            return [len(topic["partitions"]) for topic in metadata["topics"]] == [4]
+
+        await until(is_restored)
+        reader = await cluster.client_of("forgotten")
+        assert await reader.consume_all(cluster.primary) == ["m0"]
 
     play(scenario)
 

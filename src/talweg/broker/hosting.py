@@ -100,6 +100,9 @@ class Hosting:
         async with self._changing:
             for group in removed:
                 await self._delete(group)
+            if assignments is not None:
+                assignments = tuple(assignments)
+                self._forget_unopened({assignment.group for assignment in assignments})
             for assignment in assignments or ():
                 known = self.assignments.get(assignment.group)
                 if known is not None and known.leader != assignment.leader:
@@ -108,6 +111,11 @@ class Hosting:
                 self._content.pop(assignment.group, None)
                 if assignment.group not in self.partitions:
                     await self._open(assignment)
+
+    def _forget_unopened(self, wished: set[int]) -> None:
+        # What could not be opened, and nobody wishes any more: it would be waited for, for ever.
+        for group in self.assignments.keys() - self.partitions.keys() - wished:
+            del self.assignments[group]
 
     async def _open(self, assignment: PartitionAssignment) -> None:
         me = self.broker

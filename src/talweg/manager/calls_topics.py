@@ -13,6 +13,7 @@ from talweg.errors import (
     TooManyPartitions,
     TopicExists,
     TopicNotFound,
+    Unavailable,
 )
 from talweg.http import Answer, Call, Request
 from talweg.manager.parts import Parts
@@ -29,7 +30,7 @@ from talweg.protocol.plain import (
 )
 
 WRITING: Final = (LeaseLost, MetadataUnavailable)  # how every change of the metadata may fail
-CREATING: Final = (BadTopicName, TooFewBrokers, TooManyPartitions)
+CREATING: Final = (BadTopicName, TooFewBrokers, TooManyPartitions, Unavailable)
 
 _SIZES_SECONDS_MAX: Final = 2.0  # for leaders to say how much there is
 _TAG: Final = "Topics"

@@ -26,6 +26,7 @@ from talweg.manager.metrics import manager_samples
 from talweg.manager.nudging import Nudging
 from talweg.manager.parts import Parts
 from talweg.manager.producing import Producing
+from talweg.manager.restoring import Restoring
 from talweg.manager.routing import Router
 from talweg.manager.store import StoreCalls
 from talweg.manager.tails import Tails
@@ -143,6 +144,7 @@ class Manager:
         nudging = Nudging(follower, client)
         self._stopping.callback(nudging.close)
         heartbeats = Heartbeats(store, lease, writer)
+        restoring = Restoring(follower, writer, client)
         watch = Watch(
             follower,
             leaders,
@@ -150,6 +152,7 @@ class Manager:
             writer,
             heartbeats=heartbeats,
             nudging=nudging,
+            restoring=restoring,
             client=client,
             health=Health(heartbeat_seconds=settings.heartbeat_seconds, missed_max=settings.missed_max),
             health_seconds=settings.health_seconds,
@@ -165,7 +168,7 @@ class Manager:
             lease=lease,
             writer=writer,
             router=router,
-            topics=Topics(follower, writer, router, nudging, settings),
+            topics=Topics(follower, writer, router, nudging, settings, restoring=restoring),
             producing=producing,
             consuming=Consuming(
                 follower,

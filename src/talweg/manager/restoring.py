@@ -5,17 +5,19 @@ brokers hold and have acknowledged. Each of them knows enough of the topic to te
 """
 
 import asyncio
+import contextlib
 import logging
 
-from talweg.errors import GroupNotFound, TalwegError, TopicExists, TopicNotFound
+from talweg.errors import GroupNotFound, TalwegError, TopicExists, TopicNotFound, Unavailable
 from talweg.http import HttpClient
 from talweg.manager.follower import Follower
 from talweg.manager.writer import Writer
-from talweg.metadata import Assignment, Replica, Topic, TopicSettings
+from talweg.metadata import Assignment, BrokerStatus, Replica, Topic, TopicSettings
 from talweg.protocol.control import GroupAnswer, GroupReport, PartitionAssignment
 
 _ASK_SECONDS_MAX = 2.0
 _ASKED_AT_ONCE = 32
+_HEARD_SECONDS_MAX = 5.0  # for active brokers to say what they lead; then some of them are not there
 _UNKNOWN_MAX = 100_000  # groups; more are looked at when these are known
 
 _log = logging.getLogger("talweg.manager")
@@ -30,7 +32,12 @@ class Restoring:
         self._client = client
         self._leaders: dict[int, tuple[int, GroupReport]] = {}  # by group: who leads what nobody knows
         self._told: dict[int, PartitionAssignment] = {}  # by group
-        self._refused: set[int] = set()  # topics whose name is taken; said once
+        self._refused: set[int] = set()  # topics that cannot be restored; said once
+        self._taken: dict[int, str] = {}  # topics whose name another one has for now; said once
+        self._heard: set[int] = (
+            set()
+        )  # brokers that have said what they lead, since something may be forgotten
+        self._heard_more = asyncio.Event()
 
     def hear(self, broker: int, report: GroupReport) -> bool:
         """A broker leads that group; whether that is news, and the group unknown."""
@@ -43,11 +50,50 @@ class Restoring:
         self._leaders[group] = broker, report
         return news
 
+    def heard_all(self, broker: int) -> None:
+        """A broker has said everything that it leads."""
+        if broker not in self._heard:
+            self._heard.add(broker)
+            self._heard_more.set()
+
+    def doubt(self) -> None:
+        """The store has forgotten something: what else it has forgotten, only brokers know."""
+        self._heard.clear()
+
     def forget(self) -> None:
         """Begin again: another was the primary meanwhile."""
         self._leaders.clear()
         self._told.clear()
         self._refused.clear()
+        self._taken.clear()
+        self.doubt()
+
+    async def wait_until_known(self) -> None:
+        """Returns when everything is entered again that active brokers lead, or could not be.
+
+        Who finds a topic forgotten creates it again, and is often quicker than the brokers' next heartbeats.
+        Then the new topic would have the name, and neither of the two could be used.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HEARD_SECONDS_MAX):
+                while self._unheard():
+                    self._heard_more.clear()
+                    await self._heard_more.wait()
+        if self._leaders:
+            await self.ask()
+            async with self._writer.deciding:
+                await self.restore()
+
+    def check_free(self, name: str) -> None:
+        """Raise Unavailable if brokers lead a topic of that name, which is yet to be entered again."""
+        if any(told.topic == name for told in self._told.values()):
+            raise Unavailable(
+                f"topic {name} was forgotten by the metadata store, and is about to be restored"
+            )
+
+    def _unheard(self) -> bool:
+        brokers = self._follower.copy.brokers.values()
+        return any(b.status is BrokerStatus.ACTIVE and b.id not in self._heard for b in brokers)
 
     async def ask(self) -> None:
         """Ask leaders what their unknown groups are."""
@@ -62,7 +108,10 @@ class Restoring:
     async def restore(self) -> bool:
         """Enter every topic of which all partitions are known; whether there was one."""
         restored = False
-        for first in {told.group - told.partition for told in self._told.values()} - self._refused:
+        names = self._follower.copy.topics
+        self._taken = {first: name for first, name in self._taken.items() if name in names}
+        unknown = {told.group - told.partition for told in self._told.values()}
+        for first in unknown - self._refused - self._taken.keys():
             restored |= await self._restore(first)
         return restored
 
@@ -93,7 +142,11 @@ class Restoring:
             await self._writer.write(
                 lambda store, epoch: store.restore_topic(topic, assignments, epoch=epoch)
             )
-        except (TopicExists, TopicNotFound) as error:
+        except TopicExists as error:
+            _log.warning("topic %s cannot be restored until that one is deleted: %s", topic.name, error)
+            self._taken[first] = topic.name
+            return False
+        except TopicNotFound as error:
             _log.warning("topic %s cannot be restored: %s", topic.name, error)
             self._refused.add(first)
             return False

@@ -9,6 +9,7 @@ from talweg.config import ManagerSettings
 from talweg.errors import Forbidden, TalwegError, TopicExists
 from talweg.manager.follower import Follower
 from talweg.manager.nudging import Nudging
+from talweg.manager.restoring import Restoring
 from talweg.manager.routing import ENDS, Question, Router
 from talweg.manager.writer import Writer
 from talweg.metadata import (
@@ -37,11 +38,14 @@ class Topics:
         router: Router,
         nudging: Nudging,
         settings: ManagerSettings,
+        *,
+        restoring: Restoring,
     ) -> None:
         self._follower = follower
         self._writer = writer
         self._router = router
         self._nudging = nudging
+        self._restoring = restoring
         self._settings = settings
 
     async def create(
@@ -78,9 +82,11 @@ class Topics:
             retention_ms = int(defaults.retention_seconds * 1000)
         if retention_bytes is None:
             retention_bytes = defaults.retention_bytes
+        await self._restoring.wait_until_known()
         async with self._writer.deciding:
             if name in self._follower.copy.topics:
                 raise TopicExists(f"there is a topic {name} already")
+            self._restoring.check_free(name)
             replicas = place_topic(
                 self._follower.copy.brokers.values(),
                 loads_of(self._follower.groups.values()),

@@ -56,6 +56,7 @@ class Watch:
         *,
         heartbeats: Heartbeats,
         nudging: Nudging,
+        restoring: Restoring,
         client: HttpClient,
         health: Health,
         health_seconds: float,
@@ -74,7 +75,7 @@ class Watch:
         self._replace_seconds = replace_seconds
         self._partitions_max = partitions_max
         self._wishes = Wishes(follower)
-        self._restoring = Restoring(follower, writer, client)
+        self._restoring = restoring
         self._reports: dict[int, GroupReport] = {}  # by group: the word of who leads in the highest term
         self._woken = asyncio.Event()
         follower.listen(self._placement_changed)
@@ -89,6 +90,7 @@ class Watch:
         self._health.begin({broker: max(0.0, (now_us - at) / 1e6) for broker, at in last.items()})
         self._reports.clear()
         self._restoring.forget()
+        self._nudging.nudge_all()  # until they have said what they lead, no topic is created
         self.wake()
 
     def wake(self) -> None:
@@ -130,6 +132,7 @@ class Watch:
                 news |= self._restoring.hear(broker.id, report)
             elif assignment.target:
                 news = True
+        self._restoring.heard_all(broker.id)
         if news:
             self.wake()
         version = self._follower.placement_version
@@ -283,6 +286,8 @@ class Watch:
         self._leaders.keep(groups)
         for group in [group for group in self._reports if group not in groups]:
             del self._reports[group]
+            if not self._follower.is_removed(group):
+                self._restoring.doubt()
 
 
 def _as_report(report: GroupReport) -> Report:
