@@ -189,6 +189,22 @@ def test_what_no_broker_can_take_is_stuck() -> None:
     assert plan.stuck == tuple(assignments)
 
 
+def test_what_only_some_of_its_brokers_can_leave_is_stuck_and_moves_as_far_as_it_can() -> None:
+    plan = plan_replacement(assigned([[0, 1, 2]]), brokers_of(4), {1, 2}, moves_max=9)
+    assert [move.target for move in plan.moves] == [(0, 3, 2)]
+    assert [stuck.intended for stuck in plan.stuck] == [(0, 3, 2)]  # 2 cannot leave; 1 can
+
+
+def test_room_that_waiting_moves_will_take_is_not_there_for_others() -> None:
+    assignments = assigned([[0, 1, 2]] * 12)
+    plan = plan_replacement(assignments, brokers_of(4), {2}, moves_max=8, partitions_max=9)
+    assert (len(plan.moves), len(plan.waiting), len(plan.stuck)) == (8, 1, 3)
+    (moving,) = plan_replacement(assigned([[0, 1, 2]], "z"), brokers_of(4), {2}, moves_max=1).moves
+    full = [*assigned([[0, 1, 2]] * 2), moving]
+    plan = plan_replacement(full, brokers_of(5), {2, 3}, moves_max=1, partitions_max=1)
+    assert [move.target for move in plan.moves] == [(0, 1, 4)]  # what is under way goes first
+
+
 def test_who_carries_nothing_leaves_without_a_move() -> None:
     plan = plan_replacement(assigned([[0, 1, 2]]), brokers_of(4), {3}, moves_max=9)
     assert (plan.moves, plan.waiting, plan.stuck) == ((), (), ())

@@ -43,7 +43,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     moves: tuple[Assignment, ...] = ()  # with their new targets, to be written
     waiting: tuple[Assignment, ...] = ()  # moved later: enough moves are under way
-    stuck: tuple[Assignment, ...] = ()  # no broker could take these
+    stuck: tuple[Assignment, ...] = ()  # whose intended voters leave, and no broker could take their place
 
 
 def loads_of(assignments: Iterable[Assignment]) -> dict[int, Load]:
@@ -108,7 +108,8 @@ def plan_replacement(
     A move whose own target leaves gets another one, and does not count again. The new broker takes the
     old one's place in the order, so preferred leaders stay as evenly spread as they were.
     """
-    ordered = sorted(assignments, key=lambda a: (a.topic, a.partition))
+    # Moves under way first: those that wait do not take the room from them.
+    ordered = sorted(assignments, key=lambda a: (not a.target, a.topic, a.partition))
     loads = loads_of(ordered)
     carried = Counter({broker: load.partitions for broker, load in loads.items()})
     candidates = [broker for broker in _active(brokers) if broker not in leaving]
@@ -118,14 +119,19 @@ def plan_replacement(
         if not any(broker in leaving for broker in assignment.intended):
             continue
         target = _retargeted(assignment, leaving, candidates, carried, partitions_max)
+        moved = msgspec.structs.replace(assignment, target=target)
         if target == assignment.intended:
             stuck.append(assignment)
-        elif not assignment.target and under_way >= moves_max:
+            continue
+        if any(broker in leaving for broker in target):
+            stuck.append(moved)  # others of its brokers can be replaced, and are
+        # Also for those that wait: there is room only once.
+        carried.update(broker for broker in target if broker not in assignment.brokers)
+        if not assignment.target and under_way >= moves_max:
             waiting.append(assignment)
         else:
             under_way += not assignment.target
-            carried.update(broker for broker in target if broker not in assignment.brokers)
-            moves.append(msgspec.structs.replace(assignment, target=target))
+            moves.append(moved)
     return Plan(tuple(moves), tuple(waiting), tuple(stuck))
 
 
