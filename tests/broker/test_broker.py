@@ -1,6 +1,7 @@
 """Brokers as a whole: they register, carry what they are told, and keep it."""
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,24 @@ def test_a_broker_that_is_forgotten_registers_again_and_keeps_its_number(tmp_pat
             beats.clear()
             await wait_until(lambda: 0 in beats)
             assert beats[0].carries == (10,)
+
+    run(test())
+
+
+def test_a_broker_that_is_called_by_another_number_asks_with_pauses_and_complains_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            await brokers.topic()
+            primary = brokers.primary
+            (peer,) = primary.peers.values()
+            primary.peers = {"another": peer}  # it has lost its metadata, and given the number to another
+            primary.forgotten.add(0)
+            before, began = primary.registrations, time.monotonic()
+            await wait_until(lambda: primary.registrations >= before + 6)
+            assert time.monotonic() - began > 4 * QUICK.heartbeat_seconds
+            assert caplog.text.count("the managers call this broker 1") == 1
 
     run(test())
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from talweg.http import HttpClient
 from talweg.protocol.control import AddBroker, BrokerAdded, Heartbeat, HeartbeatAnswer, Peer
 
 _RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)  # after a manager could not be asked; the last one repeats
+_COMPLAIN_SECONDS = 60.0  # between two complaints that managers know this broker by another number
 # For a primary to answer: one that stands still must not keep us from the one that took its place.
 _ANSWER_SECONDS_MIN, _ANSWER_HEARTBEATS = 1.0, 2
 
@@ -46,6 +48,7 @@ class Heart:
         self._connected: dict[int, str] = {}  # peers, and where they are
         self._epoch = directory.carried.epoch  # the highest that was seen
         self._carrying: asyncio.Task[None] | None = None  # carries an answer out
+        self._complain_at = 0.0  # by the monotonic clock: not before, if we are called by another number
 
     def nudge(self) -> None:
         """Beat now: the primary has something new."""
@@ -69,11 +72,13 @@ class Heart:
                 pause = self._settings.heartbeat_seconds if self._carrying is None else 0.0
             except BrokerNotFound:
                 registered = False
-                pause = 0.0
+                # At once, unless that has just been of no use.
+                pause = self._pause(failures) if failures else 0.0
+                failures += 1
             except (TalwegError, OSError) as error:  # the latter: what was said could not be kept (disk full)
                 if failures == 0:
                     _log.warning("no heartbeat: %s", error)
-                pause = min(_RETRY_SECONDS[min(failures, 3)], self._settings.heartbeat_seconds)
+                pause = self._pause(failures)
                 failures += 1
                 self._manager += 1
             with contextlib.suppress(TimeoutError):
@@ -81,6 +86,9 @@ class Heart:
                 # same moment, and who stops this broker would wait for ever.
                 async with asyncio.timeout(pause):
                     await self._nudged.wait()
+
+    def _pause(self, failures: int) -> float:
+        return min(_RETRY_SECONDS[min(failures, 3)], self._settings.heartbeat_seconds)
 
     async def close(self) -> None:
         """Hang up."""
@@ -104,17 +112,24 @@ class Heart:
         )
         known = self._directory.carried.broker_id
         if known is not None and known != added.broker_id:
-            # Groups know their members by number. Under another one this broker would be a stranger in its
-            # own groups, so it keeps its number, and says so until somebody looks.
-            _log.error(
-                "the managers call this broker %d, but it carries partitions as broker %d: have they lost "
-                "their metadata?",
-                added.broker_id,
-                known,
-            )
+            self._complain(added.broker_id, known)
         elif known is None:
             await asyncio.to_thread(self._remember, Carried(broker_id=added.broker_id))
             await self._begin(added.broker_id)
+
+    def _complain(self, called: int, known: int) -> None:
+        # Groups know their members by number. Under another one this broker would be a stranger in its
+        # own groups, so it keeps its number, and says so now and then until somebody looks.
+        now = time.monotonic()
+        if now < self._complain_at:
+            return
+        self._complain_at = now + _COMPLAIN_SECONDS
+        _log.error(
+            "the managers call this broker %d, but it carries partitions as broker %d: have they lost "
+            "their metadata?",
+            called,
+            known,
+        )
 
     async def _begin(self, number: int) -> None:
         _log.info("this is broker %d", number)
