@@ -54,6 +54,23 @@ async def append(group: Group, *values: bytes, **identity: int) -> Appended:
     return appended
 
 
+def test_who_waits_for_a_majority_is_told_when_the_leader_gives_up(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Hosts(tmp_path) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            await append(leader, b"a")
+            for broker in [broker for broker, group in hosts.groups().items() if group is not leader]:
+                await hosts.stop(broker)
+            appending = asyncio.ensure_future(append(leader, b"b"))
+            await wait_until(lambda: not leader.leads)
+            await wait_until(appending.done)
+            with pytest.raises(Undecided):
+                await appending
+
+    run(test())
+
+
 def test_an_acknowledged_batch_is_on_every_replica_at_the_same_offsets(tmp_path: Path) -> None:
     async def test() -> None:
         async with Hosts(tmp_path) as hosts:

@@ -14,7 +14,7 @@ from random import Random
 import msgspec
 
 from talweg.errors import DamagedLog, GroupNotFound, NoQuorum, NotLeader, TalwegError
-from talweg.raft import Configuration, FetchEntries, FetchSnapshot, Message, Settings
+from talweg.raft import Configuration, FetchEntries, FetchSnapshot, Message, Role, Settings
 from talweg.replication import process, wire
 from talweg.replication.group import Group
 from talweg.replication.job import Job
@@ -203,6 +203,8 @@ class ReplicaHost:
                     continue
                 if wants_work:
                     self._after_event(group)
+                    if group.replica.raft.role is Role.FOLLOWER:
+                        self._touch(group)  # it led until now, perhaps: whoever waits for a majority is told
             self._bound_tails()
 
     def _bound_tails(self) -> None:
