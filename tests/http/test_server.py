@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import socket
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -13,6 +13,7 @@ from talweg.errors import InvalidSetting
 from talweg.http import Server
 from talweg.http.server import HEAD_BYTES_MAX, _JoiningTransport
 
+LARGE = 48 << 20  # bytes: more than the system takes of one connection
 RECORDS = "/v1/topics/a/partitions/3/records"
 
 
@@ -262,6 +263,53 @@ def test_an_answer_that_takes_long_is_not_cut_off_by_half_of_the_next_head() -> 
         assert await wire.at_end()
 
     with_server(test, head_seconds_max=0.1)
+
+
+async def large(_: dict[str, Any], __: Any, send: Any) -> None:
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % LARGE)]}
+    )
+    await send({"type": "http.response.body", "body": bytes(LARGE)})
+
+
+async def read_slowly(server: Server, slow: socket.socket, idle: socket.socket) -> None:
+    """Both ask for something large; one reads it, the other nothing, and is cut off."""
+    loop = asyncio.get_running_loop()
+    for asking in (slow, idle):
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        asking.setblocking(False)
+        await loop.sock_connect(asking, ("127.0.0.1", server.port))
+        await loop.sock_sendall(asking, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert server._uvicorn is not None
+    connections = server._uvicorn.server_state.connections
+    await wait_until(lambda: len(connections) == 2)
+    read_bytes, began = 0, loop.time()
+
+    async def read(size_bytes: int) -> int:
+        data = await loop.sock_recv(slow, size_bytes)
+        assert data, "it was cut off"
+        return len(data)
+
+    while len(connections) == 2 or loop.time() - began < 1.5:  # longer than nothing may be read
+        assert read_bytes < LARGE, "nobody was cut off"
+        read_bytes += await read(64 << 10)
+        await asyncio.sleep(0.005)
+    assert len(connections) == 1
+    while read_bytes < LARGE:
+        read_bytes += await read(1 << 20)
+
+
+def test_an_answer_that_nobody_reads_is_not_kept_for_ever_and_one_read_slowly_is() -> None:
+    async def test() -> None:
+        server = Server(large, unread_seconds_max=1.0)
+        await server.start()
+        with socket.socket() as slow, socket.socket() as idle:
+            try:
+                await read_slowly(server, slow, idle)
+            finally:
+                await server.stop(0.1)
+
+    uvloop.run(test())
 
 
 def test_a_large_body_does_not_count_as_head() -> None:

@@ -1,8 +1,8 @@
 """Serves an application on a port, inside an event loop that is running already.
 
 uvicorn does the work. What is changed here: it takes no signals (whoever runs the process does), it
-answers even a request that is no HTTP in JSON, and it bounds a request's head, in bytes and in time, which
-it would not.
+answers even a request that is no HTTP in JSON, and it bounds a request's head, in bytes and in time, and the
+time for which an answer waits to be read, which it would not.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ Asgi = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
 HEAD_BYTES_MAX: Final = 64 << 10  # of a request line and its headers, beside what two reads may bring
 HEAD_SECONDS_MAX: Final = 30.0  # for a head to arrive, from the opening of a connection or its first byte
+UNREAD_SECONDS_MAX: Final = 60.0  # without a byte being read of an answer that waits in memory
 KEEP_ALIVE_SECONDS: Final = 75  # longer than clients keep what they do not use: they close, we do not
 _BACKLOG: Final = 2048
 _HEAD_BEGINS: Final = b"HTTP/1.1 "
@@ -40,10 +41,11 @@ class Server:
         port: int = 0,
         *,
         head_seconds_max: float = HEAD_SECONDS_MAX,
+        unread_seconds_max: float = UNREAD_SECONDS_MAX,
     ) -> None:
         self.host = host
         self.port = port  # the real one, after start
-        self._head_seconds_max = head_seconds_max
+        self._limits = {"head_seconds_max": head_seconds_max, "unread_seconds_max": unread_seconds_max}
         self._application = application
         self._uvicorn: _Uvicorn | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -53,7 +55,7 @@ class Server:
         assert self._serving is None, "a server starts once"
         listening = await self._listen()
         self.port = listening.getsockname()[1]
-        self._uvicorn = _Uvicorn(_config(self._application, self._head_seconds_max))
+        self._uvicorn = _Uvicorn(_config(self._application, self._limits))
         self._serving = asyncio.get_running_loop().create_task(self._uvicorn.serve([listening]))
         ready = asyncio.ensure_future(self._uvicorn.ready.wait())
         await asyncio.wait({ready, self._serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -163,12 +165,16 @@ class _JoiningTransport:
 class _Protocol(HttpToolsProtocol):
     """One connection."""
 
-    def __init__(self, *arguments: Any, head_seconds_max: float, **named: Any) -> None:
+    def __init__(
+        self, *arguments: Any, head_seconds_max: float, unread_seconds_max: float, **named: Any
+    ) -> None:
         super().__init__(*arguments, **named)
         self._in_head = False
         self._head_bytes = 0  # of reads that began and ended within the head that is coming in
         self._head_seconds_max = head_seconds_max
         self._head_timer: asyncio.TimerHandle | None = None  # while a head is waited for
+        self._unread_seconds_max = unread_seconds_max
+        self._unread_timer: asyncio.TimerHandle | None = None  # while much of an answer waits to be read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast("asyncio.Transport", _JoiningTransport(transport)))
@@ -176,6 +182,7 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_has_come()
+        self._is_read()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -188,6 +195,34 @@ class _Protocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
                 self.send_400_response(f"the head of the request has more than {HEAD_BYTES_MAX} bytes")
+
+    # Closing waits until everything is sent. Who does not read would keep its answer here for ever.
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        self._is_read()
+        super().resume_writing()
+
+    def _wait_for_reader(self) -> None:
+        unread_bytes = self.transport.get_write_buffer_size()
+        self._unread_timer = self.loop.call_later(
+            self._unread_seconds_max, self._look_at_reader, unread_bytes
+        )
+
+    def _look_at_reader(self, unread_bytes: int) -> None:
+        if self.transport.get_write_buffer_size() == unread_bytes:
+            self._unread_timer = None
+            self.transport.abort()
+        else:
+            self._wait_for_reader()
+
+    def _is_read(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
     def on_message_begin(self) -> None:
         self._in_head = True
@@ -230,11 +265,11 @@ class _Protocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def _config(application: Asgi, head_seconds_max: float) -> uvicorn.Config:
+def _config(application: Asgi, limits: dict[str, float]) -> uvicorn.Config:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     return uvicorn.Config(
         cast("Any", application),
-        http=cast("Any", partial(_Protocol, head_seconds_max=head_seconds_max)),
+        http=cast("Any", partial(_Protocol, **limits)),
         ws="none",
         lifespan="off",
         interface="asgi3",
