@@ -102,6 +102,29 @@ def test_a_topic_that_is_gone_fails_pipelines_until_they_are_told_to_skip_it(sce
     assert archived(scene.directory / "archive") == len(sent)
 
 
+def test_a_topic_that_is_made_again_while_it_is_archived_is_not_taken_for_the_old_one(scene: Scene) -> None:
+    scene.fill(50)
+    settings = RunSettings(
+        scene.directory / "archive", scene.directory / "checkpoints", follow=True, every_seconds=0.1
+    )
+    source = TopicsSource(scene.cluster.servers, (scene.topic,), skip_lost=True)
+    sink = TopicsSink(scene.cluster.servers)
+    running = Run(scene.spark, choose(("archive",), STANDARD), source, sink, settings)
+    deleted = False
+
+    def go_on(_: list[Progress]) -> None:
+        nonlocal deleted
+        if not deleted and archived(settings.archive) == 50:
+            deleted = True
+            scene.delete()
+            scene.fill(30)  # at offsets that the archive has
+
+    with pytest.raises(PipelineFailed, match=rf"holds topic {scene.topic} as it was before it was deleted"):
+        run_to_end(running, go_on, threading.Event())
+    assert deleted
+    assert archived(settings.archive) == 50
+
+
 def archived(archive: Path) -> int:
     """Rows, by the manifest: Spark is not asked."""
     return sum(file.rows for file in archive_table(archive).manifest().files)

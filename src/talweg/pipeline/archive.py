@@ -48,9 +48,10 @@ def read_archive(spark: SparkSession, directory: Path | str, topic: str | None =
     return rows if topic is None else rows.where(fn.col("topic") == topic)
 
 
-def check_incarnations(table: Table, now: Mapping[str, int]) -> None:
-    """Raises StorageError if a topic was deleted and made anew: its offsets began again from 0."""
-    then = table.manifest().incarnations
+def check_incarnations(table: Table, now: Mapping[str, int], since: Mapping[str, int] | None = None) -> None:
+    """Raises StorageError if a topic was deleted and made anew, since the table was written or `since` then:
+    its offsets began again from 0."""
+    then = {**(since or {}), **table.manifest().incarnations}
     for topic, incarnation in now.items():
         if then.get(topic, incarnation) != incarnation:
             raise StorageError(

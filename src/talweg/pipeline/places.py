@@ -64,11 +64,14 @@ class TopicsSource(msgspec.Struct, frozen=True):
 
     def incarnations(self) -> Mapping[str, int]:
         """As the managers know them now."""
-        return {topic: life for topic, life in self._known().items() if topic in self.chosen()}
+        known = self._known()
+        return {topic: known[topic] for topic in self._chosen(known)}
 
     def chosen(self) -> tuple[str, ...]:
         """Their names; raises TopicNotFound."""
-        known = self._known()
+        return self._chosen(self._known())
+
+    def _chosen(self, known: Mapping[str, int]) -> tuple[str, ...]:
         chosen = self.topics or tuple(sorted(topic for topic in known if _is_a_users(topic)))
         for topic in chosen:
             if topic not in known:

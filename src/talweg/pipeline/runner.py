@@ -134,7 +134,10 @@ class Run:
 
         def add(batch: DataFrame, number: int) -> None:
             if each.to_archive is not None:
-                each.to_archive(archive, batch, incarnations)
+                lives = {**incarnations, **incarnations_of(checkpoint, number)}
+                # With --skip-lost it outlives a topic, and the next of that name has other messages.
+                check_incarnations(table, lives, since=incarnations)
+                each.to_archive(archive, batch, lives)
             else:
                 table.add_batch(batch, _query_id(checkpoint), number)
             if number % COMPACT_EVERY == COMPACT_EVERY - 1:
@@ -225,6 +228,16 @@ def _given(each: Pipeline, messages: DataFrame) -> DataFrame:
 def _query_id(checkpoint: Path) -> str:
     """Of the query that has this checkpoint: the same after every restart."""
     return str(json.loads((checkpoint / "metadata").read_text())["id"])
+
+
+def incarnations_of(checkpoint: Path, batch: int) -> dict[str, int]:
+    """Which life of each topic a batch is of, as Spark noted before it began; empty for other sources."""
+    noted = json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1])
+    return {
+        topic: each["incarnation"]
+        for topic, each in noted.items()
+        if isinstance(each, dict) and "incarnation" in each
+    }
 
 
 def _lag(told: Any) -> int | None:
