@@ -207,6 +207,37 @@ def test_a_topic_that_is_gone_is_said(scene: Scene) -> None:
         scene.stream_reader().latestOffset(start, ReadAllAvailable())
 
 
+def test_what_the_options_name_no_longer_stays_where_it_was_left(scene: Scene) -> None:
+    other = f"{scene.topic}-other"
+    scene.fill(20, partitions=1)
+    scene.fill(10, partitions=1, topic=other)
+    both = scene.stream_reader(subscribe=f"{scene.topic},{other}")
+    end = both.latestOffset(both.initialOffset(), ReadAllAvailable())
+    scene.more(20, 5, partitions=1)
+    scene.more(10, 5, partitions=1, topic=other)
+    one = scene.stream_reader()
+    further = one.latestOffset(end, ReadAllAvailable())
+    assert read(one.partitions(end, further)) == [(scene.topic, 0, 20, 25)]
+    assert read(scene.stream_reader().partitions(end, further)) == [(scene.topic, 0, 20, 25)]  # done again
+    again = both.latestOffset(further, ReadAllAvailable())
+    assert read(both.partitions(further, again)) == [(other, 0, 10, 15)]
+    scene.delete(other)
+    with pytest.raises(OffsetOutOfRange, match=f"topic {other} is gone"):
+        one.latestOffset(further, ReadAllAvailable())
+
+
+def test_a_partition_that_is_assigned_again_goes_on_where_it_was_left(scene: Scene) -> None:
+    scene.fill(200)
+    end = scene.stream_reader().latestOffset(scene.stream_reader().initialOffset(), ReadAllAvailable())
+    scene.more(200, 200)
+    first = scene.stream_reader(assign=json.dumps({scene.topic: [0]}))
+    further = first.latestOffset(end, ReadAllAvailable())
+    assert read(first.partitions(end, further)) == [(scene.topic, 0, 100, 200)]
+    whole = scene.stream_reader()
+    again = whole.latestOffset(further, ReadAllAvailable())
+    assert read(whole.partitions(further, again)) == [(scene.topic, 1, 100, 200)]
+
+
 def test_a_query_that_may_lose_messages_outlives_a_topic(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:

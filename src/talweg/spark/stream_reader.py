@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from talweg.client.partition_log import Ends, PartitionLogs, Stretch
-from talweg.errors import TalwegError
+from talweg.errors import TalwegError, TopicNotFound
 from talweg.spark.connection import logs_of
 from talweg.spark.options import ReadOptions
 from talweg.spark.planning import Chosen, Losses, choose, ends_of, positions_at, stretches
@@ -99,10 +99,11 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = to_json(behind)
         if self._target is not None:
             behind = _until(behind, self._target)
+        aside = self._left_aside(before, behind)
         begin = self._begin(before, behind, ends)
         found = stretches(begin, behind, ends, self._losses)
         end = self._limited(begin, behind, found, limit)
-        answer = start if end is None else to_json(end)
+        answer = start if end is None else to_json(_both(end, aside))
         self._known = (answer, ends)
         return answer
 
@@ -128,9 +129,6 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, before: Positions, behind: Positions, ends: Mapping[str, Mapping[int, Ends]]
     ) -> dict[str, TopicPositions]:
         """Where each partition of `behind` is read from: where it was left, or its start if it is new."""
-        for name in before:
-            if name not in behind:
-                self._losses.tell(f"topic {name} is gone, and what was not read of it")
         made = {}
         for name, topic in behind.items():
             known = before.get(name)
@@ -154,6 +152,27 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 _logger.info("%s is read from its start: it is new to this query", what)
             made[name] = TopicPositions(topic.incarnation, offsets)
         return made
+
+    def _left_aside(self, before: Positions, behind: Positions) -> dict[str, TopicPositions]:
+        """What the checkpoint knows and the options no longer name: it stays where it was left, or whoever
+        names it again would read it from its start."""
+        kept = {}
+        for name, topic in before.items():
+            named = behind.get(name)
+            if named is not None and named.incarnation == topic.incarnation:
+                left = {n: offset for n, offset in topic.partitions.items() if n not in named.partitions}
+                kept[name] = TopicPositions(topic.incarnation, left)
+            elif named is None and self._is_there(name, topic.incarnation):
+                kept[name] = topic
+            elif named is None:
+                self._losses.tell(f"topic {name} is gone, and what was not read of it")
+        return kept
+
+    def _is_there(self, name: str, incarnation: int) -> bool:
+        try:
+            return self._logs.topic(name).incarnation == incarnation
+        except TopicNotFound:
+            return False
 
     # Limits
 
@@ -212,7 +231,8 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """A task for each partition that has anything to read, or more (`minPartitions`)."""
-        before, behind = from_json(start), from_json(end)
+        before = from_json(start)
+        behind = _moved(before, from_json(end))
         if self._known is not None and self._known[0] == end:
             ends = self._known[1]
         else:  # a batch of the checkpoint, which is done again
@@ -294,6 +314,27 @@ def _behind(
         )
         for name, chosen in topics.items()
     }
+
+
+def _both(one: Positions, other: Positions) -> dict[str, TopicPositions]:
+    """The positions of both; they have no partition in common."""
+    made = dict(other)
+    for name, topic in one.items():
+        more = other[name].partitions if name in other else {}
+        made[name] = TopicPositions(topic.incarnation, {**topic.partitions, **more})
+    return made
+
+
+def _moved(before: Positions, behind: Positions) -> dict[str, TopicPositions]:
+    """Those of the later positions that are not the earlier ones."""
+    made = {}
+    for name, topic in behind.items():
+        known = before.get(name)
+        same = known.partitions if known is not None and known.incarnation == topic.incarnation else {}
+        moved = {n: offset for n, offset in topic.partitions.items() if same.get(n) != offset}
+        if moved:
+            made[name] = TopicPositions(topic.incarnation, moved)
+    return made
 
 
 def _until(behind: Positions, target: Positions) -> dict[str, TopicPositions]:
