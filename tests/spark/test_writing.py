@@ -4,13 +4,15 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from spark.scene import Scene, values_of
 from talweg.errors import InvalidSetting
+from talweg.spark import TalwegSource
 from talweg.spark.options import Given, write_options
 from talweg.spark.writer import TalwegStreamWriter, TalwegWriter
 
@@ -58,6 +60,18 @@ def test_keys_choose_partitions_and_the_rest_is_spread(scene: Scene) -> None:
     keyless = Counter(row.partition for row in rows if row.key is None)
     assert len(keyless) == 4
     assert len({bytes(row.value) for row in rows}) == 40_000
+
+
+def test_small_writes_without_keys_are_spread_too(scene: Scene) -> None:
+    scene.create(4)
+    source = TalwegSource({"servers": scene.cluster.servers, "topic": scene.topic})
+    for number in range(12):  # of one task each
+        writer = source.writer(StructType([StructField("value", StringType())]), overwrite=False)
+        told = writer.write(iter([pa.record_batch({"value": [str(number)]})]))
+        writer.commit([told])
+    ends = scene.logs.ends(scene.topic, range(4)).values()
+    assert sum(end.next_offset for end in ends) == 12
+    assert max(end.next_offset for end in ends) < 12
 
 
 def test_a_column_chooses_topics_and_those_that_are_not_there_are_made(scene: Scene) -> None:

@@ -6,6 +6,7 @@ dropped. See `client.transactions`.
 """
 
 import uuid
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ class _Writing:
             name,
             codec=CODECS[self._options.compression],
             seconds_max=self._options.connect.seconds_max,
-            turn=context.partitionId() if context is not None else 0,
+            # By the name, too: else small micro-batches, of one task each, would all go to one partition.
+            turn=zlib.crc32(name.encode()) + (context.partitionId() if context is not None else 0),
         )
         try:
             for batch in batches:
