@@ -186,6 +186,17 @@ def test_while_five_producers_feed_three_topics_everything_is_archived_and_count
     assert messages_counted(scene) == by_topic
 
 
+def test_what_pipelines_write_they_do_not_read_unless_they_are_told_to(scene: Scene) -> None:
+    scene.create(1)
+    written = f"{scene.topic}-written"
+    for topic in (written, f"{scene.topic}.dlq"):
+        scene.create(1, topic)
+    chosen = TopicsSource(scene.cluster.servers, written=(written,)).incarnations()
+    assert scene.topic in chosen
+    assert not {written, f"{scene.topic}.dlq"} & chosen.keys()
+    assert TopicsSource(scene.cluster.servers, (written,), written=(written,)).chosen() == (written,)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -109,7 +109,14 @@ def run(
     wanted = names or ([] if file else list(STANDARD))
     pipelines = choose(wanted, STANDARD, file or [])
     keep_bytes = None if keep is None else read_size(keep)
-    source = TopicsSource(servers, _split(topics), rows_max, keep_bytes=keep_bytes, skip_lost=skip_lost)
+    source = TopicsSource(
+        servers,
+        _split(topics),
+        rows_max,
+        keep_bytes=keep_bytes,
+        written=tuple(each.to_topic for each in pipelines if each.to_topic),
+        skip_lost=skip_lost,
+    )
     source.chosen()  # what is wrong with topics or servers is said before Spark starts
     settings = RunSettings(archive.absolute(), _checkpoints(archive, checkpoints), follow)
     told_to_stop = threading.Event()

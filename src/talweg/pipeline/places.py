@@ -44,6 +44,7 @@ class TopicsSource(msgspec.Struct, frozen=True):
     rows_max: int = 1_000_000  # in a batch, so that what is written at once is bounded
     starting: str = "earliest"
     keep_bytes: int | None = None  # up to this size of each log retention keeps what was not read
+    written: tuple[str, ...] = ()  # topics that pipelines of this run write: not read, unless they are named
     skip_lost: bool = False  # go on without what is gone before it was read; else that fails a pipeline
 
     def open(self, spark: SparkSession, name: str) -> DataFrame:
@@ -72,7 +73,8 @@ class TopicsSource(msgspec.Struct, frozen=True):
         return self._chosen(self._known())
 
     def _chosen(self, known: Mapping[str, int]) -> tuple[str, ...]:
-        chosen = self.topics or tuple(sorted(topic for topic in known if _is_a_users(topic)))
+        users = (topic for topic in known if _is_a_users(topic) and topic not in self.written)
+        chosen = self.topics or tuple(sorted(users))
         for topic in chosen:
             if topic not in known:
                 raise TopicNotFound(f"--topics: there is no topic {topic}")
