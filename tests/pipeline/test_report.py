@@ -2,8 +2,10 @@
 
 import json
 import re
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -128,6 +130,29 @@ def test_a_time_axis_has_as_many_steps_as_can_be_told_apart(minutes: int, step: 
     bars = [bar for container in axes.containers for bar in container]
     assert len(bars) <= 2 * 240
     assert sum(bar.get_height() for bar in bars) == sum(each.messages for each in told)
+
+
+@pytest.mark.parametrize("rate", ["high", None, [1], True, 1])
+def test_an_alert_of_anybodys_is_no_mistake(tmp_path: Path, rate: Any) -> None:
+    alerts = tuple(
+        {"topic": "t", "minute": minute, "rate": rate, "usual_rate": rate}
+        for minute in ("2026-01-31T12:00:00Z", "0001-01-01T00:00:00+05:00", None)
+    )
+    minute = Minute("t", "INFO", datetime(2026, 1, 31, 12, tzinfo=UTC), 1, 0)
+    assert len(write_report(Findings(minutes=(minute,), alerts=alerts), tmp_path)) == 4
+
+
+def test_clocks_that_were_never_set_are_on_no_time_axis(tmp_path: Path) -> None:
+    unset = Minute("t", "INFO", datetime(1, 1, 1, tzinfo=UTC), 1, 0)
+    assert [path.name for path in write_report(Findings(minutes=(unset,)), tmp_path)] == [
+        "messages-by-topic.png",
+        "report.html",
+    ]
+    told = [Minute("t", "INFO", datetime(2026, 1, 31, 12, each, tzinfo=UTC), 1, 0) for each in range(9)]
+    axes = Figure().add_subplot()
+    _by_minute(Findings(minutes=(unset, *told)), axes)
+    assert axes.get_title() == "Messages by minute and level"
+    assert len(write_report(Findings(minutes=(unset, *told)), tmp_path)) == 4
 
 
 def test_nothing_found_is_no_mistake(tmp_path: Path) -> None:

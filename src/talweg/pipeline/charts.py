@@ -11,7 +11,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from talweg.pipeline.findings import Findings
+from talweg.pipeline.findings import Findings, Minute, number_in
 from talweg.pipeline.levels import GRAVE, NONE, UNPARSED
 
 _COLOURS: Final = {
@@ -62,9 +62,11 @@ def draw_charts(findings: Findings, directory: Path) -> list[Path]:
 
 
 def _wanted(findings: Findings) -> Iterator[tuple[str, Draw]]:
-    if findings.minutes:
+    if _dated(findings):
         yield "messages-by-minute", _by_minute
+    if findings.minutes:
         yield "messages-by-topic", _by_topic
+    if _dated(findings):
         yield "error-rate", _error_rate
     if findings.visits:
         yield "sessions", _sessions
@@ -72,9 +74,9 @@ def _wanted(findings: Findings) -> Iterator[tuple[str, Draw]]:
 
 def _by_minute(findings: Findings, axes: Axes) -> None:
     step = _step(findings)
-    moments = sorted({_floor(each.minute, step) for each in findings.minutes})
+    moments = sorted({_floor(each.minute, step) for each in _dated(findings)})
     counts: Counter[tuple[str, datetime]] = Counter()
-    for each in findings.minutes:
+    for each in _dated(findings):
         counts[each.level, _floor(each.minute, step)] += each.messages
     base = [0] * len(moments)
     for level in findings.levels:
@@ -122,7 +124,7 @@ def _error_rate(findings: Findings, axes: Axes) -> None:
     for topic, colour in zip(sorted(topics), _LINES, strict=False):
         moments, rates = _rates(findings, topic, step)
         axes.plot(_places(moments), rates, marker="o", markersize=3, linewidth=1.2, color=colour, label=topic)
-    spikes = [(minute, float(each.get("rate", 0))) for each in findings.alerts if (minute := _minute(each))]
+    spikes = [(minute, number_in(each, "rate")) for each in findings.alerts if (minute := _minute(each))]
     if spikes:
         places = _places([minute for minute, _ in spikes])
         axes.scatter(
@@ -132,14 +134,14 @@ def _error_rate(findings: Findings, axes: Axes) -> None:
     axes.set_ylabel("error rate")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_ylim(-0.02, 1.05)
-    _time_axis(axes, sorted({_floor(each.minute, step) for each in findings.minutes}), step)
+    _time_axis(axes, sorted({_floor(each.minute, step) for each in _dated(findings)}), step)
     _legend(axes)
 
 
 def _rates(findings: Findings, topic: str, step: int) -> tuple[list[datetime], list[float]]:
     parsed: Counter[datetime] = Counter()
     errors: Counter[datetime] = Counter()
-    for each in findings.minutes:
+    for each in _dated(findings):
         if each.topic == topic and each.level != UNPARSED:
             moment = _floor(each.minute, step)
             parsed[moment] += each.messages
@@ -160,11 +162,17 @@ def _sessions(findings: Findings, axes: Axes) -> None:
 
 def _step(findings: Findings) -> int:
     """Minutes that are drawn as one, so that a month can be read as well as an hour."""
-    first = min(each.minute for each in findings.minutes)
-    last = max(each.minute for each in findings.minutes)
+    first = min(each.minute for each in _dated(findings))
+    last = max(each.minute for each in _dated(findings))
     return next(
         (step for step in _STEPS if (last - first) / timedelta(minutes=step) < _STEPS_MAX), max(_STEPS)
     )
+
+
+def _dated(findings: Findings) -> list[Minute]:
+    """What can stand on a time axis. A time before 1970 is a clock that was never set, such as Go's of the
+    year 1: it would leave a single bar for everything else."""
+    return [each for each in findings.minutes if each.minute >= _EPOCH]
 
 
 def _floor(minute: datetime, step: int) -> datetime:
@@ -174,9 +182,10 @@ def _floor(minute: datetime, step: int) -> datetime:
 
 def _minute(alert: dict[str, object]) -> datetime | None:
     try:
-        return datetime.fromisoformat(str(alert.get("minute"))).astimezone(UTC)
-    except ValueError:
+        minute = datetime.fromisoformat(str(alert.get("minute"))).astimezone(UTC)
+    except (ValueError, OverflowError):
         return None
+    return minute if minute >= _EPOCH else None
 
 
 def _time_axis(axes: Axes, moments: list[datetime], step: int) -> None:

@@ -1,7 +1,7 @@
 """Findings: what a report tells, read from the tables with Arrow alone, so that no Spark has to start."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -88,6 +88,12 @@ class Findings(msgspec.Struct, frozen=True):
         """Of the topic's messages that could be parsed."""
         parsed = self.messages(topic) - self.messages(topic, UNPARSED)
         return sum(self.messages(topic, level) for level in GRAVE) / parsed if parsed else 0.0
+
+
+def number_in(alert: Mapping[str, object], name: str) -> float:
+    """What an alert says under a name; 0 if that is no number: anybody may write to the topic."""
+    value = alert.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def find(archive: Path, alerts: tuple[dict[str, Any], ...] = ()) -> Findings:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from talweg.pipeline.charts import draw_charts
-from talweg.pipeline.findings import Findings
+from talweg.pipeline.findings import Findings, number_in
 from talweg.pipeline.levels import UNPARSED
 
 PAGE: Final = "report.html"
@@ -134,8 +134,8 @@ def _alerts(findings: Findings) -> tuple[tuple[str, ...], ...]:
             str(each.get("minute")),
             str(each.get("errors")),
             str(each.get("messages")),
-            f"{float(each.get('rate') or 0):.1%}",
-            f"{float(each.get('usual_rate') or 0):.1%}",
+            f"{number_in(each, 'rate'):.1%}",
+            f"{number_in(each, 'usual_rate'):.1%}",
         )
         for each in sorted(findings.alerts, key=lambda alert: str(alert.get("minute")))
     )
