@@ -54,6 +54,27 @@ UNDERSTOOD: dict[str, tuple[str | bytes, dict[str, Any]]] = {
         "2026-01-31 11:22:33,456 CRITICAL out of paper",
         {"time": at(2026, 1, 31, 11, 22, 33, 456000), "level": "FATAL", "message": "out of paper"},
     ),
+    "a logger's with a name": (
+        "2026-01-31T11:22:33Z ERROR db: connection refused",
+        {"format": "plain", "level": "ERROR", "host": None, "message": "db: connection refused"},
+    ),
+    "syslog of a host that is called like a level": (
+        "<11>2026-01-31T11:22:33Z error db: refused",
+        {"format": "syslog", "level": "ERROR", "host": "error", "program": "db", "message": "refused"},
+    ),
+    "a stack trace": (
+        "2026-01-31 11:22:33 ERROR boom\n\tat a.B(C.java:1)\n\tat d\n",
+        {"format": "plain", "level": "ERROR", "message": "boom\n\tat a.B(C.java:1)\n\tat d"},
+    ),
+    "syslog of several lines": ("Jan 31 11:00:00 h app: one\ntwo", {"program": "app", "message": "one\ntwo"}),
+    "syslog 5424 of several lines": (
+        "<11>1 2026-01-31T11:00:00Z h app - - - one\ntwo",
+        {"level": "ERROR", "message": "one\ntwo"},
+    ),
+    "pino": (
+        '{"level":40,"time":1769857353000,"pid":1,"hostname":"h","msg":"slow"}',
+        {"level": "WARN", "time": at(2026, 1, 31, 11, 2, 33), "host": "h", "message": "slow"},
+    ),
     "json": (
         '{"ts":"2026-01-31T10:00:00.5+02:00","severity":"err","hostname":"h","app":"a","msg":"m","n":{"x":[1]}}',
         {

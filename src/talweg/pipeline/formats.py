@@ -44,16 +44,18 @@ _PRIORITY: Final = r"<(\d{1,3})>"
 # for each turn of one, and a long line would overflow the stack, which ends the whole JVM.
 _QUOTED: Final = r"\"(.*?)(?<!\\)\""
 
-# In the order in which they are tried.
+# In the order in which they are tried. In those whose message is the end of the line (`(?s)`), it may go on
+# over several lines: a stack trace, say.
 FORMATS: Final = {
     "syslog5424": Format(
-        rf"^{_PRIORITY}1 (\S+) (\S+) (\S+) (\S+) (\S+) "
+        rf"(?s)^{_PRIORITY}1 (\S+) (\S+) (\S+) (\S+) (\S+) "
         r"(-|\[.*?(?<!\\)\])(?: \uFEFF?(.*))?$",
         {"priority": 1, "time": 2, "host": 3, "program": 4, "message": 8},
         {"process": 5, "kind": 6, "structured_data": 7},
     ),
     "syslog": Format(
-        rf"^(?:{_PRIORITY})?"
+        # A level where the host should be is a line of a logger's, which is plain.
+        rf"(?s)^(?:{_PRIORITY}|(?!\S+ (?i:{OPENING}) ))"
         r"([A-Z][a-z]{2} [ \d]\d \d{2}:\d{2}:\d{2}|\d{4}-\d{2}-\d{2}T\S+) "
         r"(\S+) ([^\s:\[]+)(?:\[([^\]]*)\])?: ?(.*)$",
         {"priority": 1, "time": 2, "host": 3, "program": 4, "message": 6},
@@ -85,7 +87,8 @@ FORMATS: Final = {
     ),
     # What their producers send: the message alone. And what many loggers write: a time before it.
     "plain": Format(
-        r"^(?:\[?(\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(?:[.,]\d{1,9})?(?:Z|[+-]\d{2}:?\d{2})?)\]?[ \t]+)?"
+        r"(?s)^(?:\[?(\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(?:[.,]\d{1,9})?(?:Z|[+-]\d{2}:?\d{2})?)\]?"
+        r"[ \t]+)?"
         rf"\[?((?i:{OPENING}))\]?(?:[ \t]*[:|\-]?[ \t]+(.*))?:?$",
         {"time": 1, "level": 2, "message": 3},
     ),

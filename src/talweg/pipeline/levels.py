@@ -25,6 +25,13 @@ OPENING: Final = "|".join(sorted((word for word in WORDS if len(word) > 2), key=
 _SYSLOG: Final = ("FATAL", "FATAL", "FATAL", "ERROR", "WARN", "INFO", "INFO", "DEBUG")  # by severity
 # What Python's logging and the loggers of other languages call levels by number.
 _NUMBERS: Final = {"10": "DEBUG", "20": "INFO", "30": "WARN", "40": "ERROR", "50": "FATAL", "60": "FATAL"}
+# The same numbers in Bunyan and Pino, which name the process and the host in every line.
+_BUNYAN: Final = {"10": "TRACE", "20": "DEBUG", "30": "INFO", "40": "WARN", "50": "ERROR", "60": "FATAL"}
+
+
+def level_of_bunyan(number: Column) -> Column:
+    """A level from the numbers of Bunyan and Pino; null if it is none of them."""
+    return fn.create_map(*(fn.lit(text) for pair in _BUNYAN.items() for text in pair))[fn.trim(number)]
 
 
 def level_of_word(word: Column) -> Column:

@@ -31,7 +31,7 @@ from talweg.pipeline.formats import (
     parts_of,
     structured_data,
 )
-from talweg.pipeline.levels import level_of_severity, level_of_status, level_of_word
+from talweg.pipeline.levels import level_of_bunyan, level_of_severity, level_of_status, level_of_word
 from talweg.pipeline.messages import day
 from talweg.pipeline.times import time_of
 
@@ -110,10 +110,13 @@ def understood(lines: DataFrame) -> DataFrame:
 
 def _level() -> Column:
     status = fn.col("_fields")["status"].try_cast("int")
+    word, object_ = part(fn.col("_parts"), "level"), fn.col("_object")
+    is_bunyan = object_["pid"].isNotNull() & object_["hostname"].isNotNull()
     return (
         fn.when(fn.col("_priority").isNotNull(), level_of_severity(fn.col("_priority") % 8))
         .when((fn.col("_format") == "access"), level_of_status(status))
-        .otherwise(level_of_word(part(fn.col("_parts"), "level")))
+        .when(is_bunyan, fn.coalesce(level_of_bunyan(word), level_of_word(word)))
+        .otherwise(level_of_word(word))
     )
 
 
