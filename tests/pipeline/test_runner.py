@@ -14,6 +14,7 @@ from talweg.errors import InvalidSetting, PipelineFailed, StorageError
 from talweg.pipeline import pipeline, read_archive, read_counts, read_lines, read_sessions, read_table
 from talweg.pipeline.archive import add_to_archive, archive_table
 from talweg.pipeline.catalogue import RESERVED, Pipeline, choose
+from talweg.pipeline.manifest import read_manifest
 from talweg.pipeline.runner import Progress, Run, RunSettings, reason, run_to_end
 from talweg.pipeline.standard import STANDARD
 
@@ -154,6 +155,27 @@ def test_a_users_table_grows_once_for_each_batch(stage: Stage) -> None:
     assert sorted(map(tuple, read_table(stage.spark, stage.archive, "sizes").collect())) == [(0, 4), (1, 6)]
     with pytest.raises(StorageError, match="size: no table"):
         read_table(stage.spark, stage.archive, "size")
+
+
+def test_a_users_table_keeps_the_columns_that_a_later_version_does_not_write(stage: Stage) -> None:
+    def version(*columns: str) -> Pipeline:
+        return Pipeline("mine", "", lambda lines: lines.selectExpr(*columns), "messages", to_table="mine")
+
+    text = "CAST(value AS STRING)"
+    for number in range(3):  # each a batch and a file, and too few to be merged
+        stage.feed(message(f"row {number}", number))
+    stage.run(version("offset", f"{text} AS text"))
+    for number in range(3, 7):
+        stage.feed(message(f"row {number}", number))
+    stage.run(version("offset", f"upper({text}) AS loud"))
+    rows = read_table(stage.spark, stage.archive, "mine").orderBy("offset").select("text", "loud").collect()
+    assert [tuple(row) for row in rows] == [
+        *((f"row {number}", None) for number in range(3)),
+        *((None, f"ROW {number}") for number in range(3, 7)),
+    ]
+    assert len(read_manifest(stage.archive / "mine").files) == 4  # those of the second version are one
+    with pytest.raises(StorageError, match="mine: column offset is bigint there, and would be string now"):
+        stage.run(version("CAST(offset AS STRING) AS offset"))
 
 
 def test_a_pipeline_that_fails_says_why_and_the_others_stop(stage: Stage) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from talweg.pipeline.manifest import Manifest, TableFile, commit
@@ -41,12 +42,30 @@ def compact(
     """Merge small files and delete what nobody reads any more."""
     before = table.manifest()
     for group in mergeable(before, file_bytes, files_min):
-        rows = table.read_files(spark, [str(table.directory / file.path) for file in group])
-        order = [name for name in ("topic", "partition", "offset") if name in rows.columns]
-        one = rows.coalesce(1)
-        table.replace(group, one.sortWithinPartitions(*order) if order else one)
+        for files in alike(table, group):
+            if len(files) >= files_min:
+                _merge(spark, table, files)
     deleted = delete_unused(table, grace_seconds)
     return Compacted(len(before.files), len(table.manifest().files), deleted)
+
+
+def _merge(spark: SparkSession, table: Table, files: list[TableFile]) -> None:
+    rows = spark.read.parquet(*(str(table.directory / file.path) for file in files))
+    order = [name for name in ("topic", "partition", "offset") if name in rows.columns]
+    one = rows.coalesce(1)
+    # As they are: an earlier version of the pipeline may have written columns that today's does not know.
+    as_it_was = msgspec.structs.replace(table, schema=rows.schema)
+    as_it_was.replace(files, one.sortWithinPartitions(*order) if order else one)
+
+
+def alike(table: Table, files: list[TableFile]) -> list[list[TableFile]]:
+    """The files apart by the columns that they have. Whether any may be null makes no difference."""
+    groups: dict[tuple[tuple[str, str], ...], list[TableFile]] = {}
+    for file in files:
+        schema = pq.read_schema(table.directory / file.path)
+        columns = tuple((field.name, str(field.type).replace(" not null", "")) for field in schema)
+        groups.setdefault(columns, []).append(file)
+    return list(groups.values())
 
 
 def mergeable(manifest: Manifest, file_bytes: int, files_min: int) -> Iterator[list[TableFile]]:

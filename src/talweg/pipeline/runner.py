@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -19,7 +20,7 @@ from talweg.pipeline.catalogue import Pipeline
 from talweg.pipeline.compaction import compact
 from talweg.pipeline.lines import lines_of, parse, understood
 from talweg.pipeline.places import Sink, Source
-from talweg.pipeline.table import Table
+from talweg.pipeline.table import Table, check_columns
 
 COMPACT_EVERY: Final = 50  # batches of a pipeline that goes on
 _LOOK_SECONDS: Final = 0.2
@@ -130,6 +131,7 @@ class Run:
         else:
             assert each.to_table is not None
             table = Table(archive / each.to_table, rows.schema)
+            check_columns(self._spark, table)
         self._tables[each.name] = table
 
         def add(batch: DataFrame, number: int) -> None:
@@ -161,8 +163,16 @@ class Run:
         self.close()
         self._look()
         for table in self._tables.values():
-            compact(self._spark, table)
+            self._compact(table)
         yield list(self._progress.values())
+
+    def _compact(self, table: Table) -> None:
+        try:
+            compact(self._spark, table)
+        except (PySparkException, Py4JError) as error:
+            raise PipelineFailed(
+                f"{table.directory}: its small files cannot be merged: {reason(str(error))}"
+            ) from error
 
     def _look(self) -> bool:
         """Whether anything is new."""

@@ -201,7 +201,25 @@ def read_table(spark: SparkSession, directory: Path | str, name: str) -> DataFra
     paths = [str(table / file.path) for file in read_manifest(table).files]
     if not paths:
         raise StorageError(f"{table}: no table, or it has no rows yet")
-    # Files of an earlier version of the pipeline may lack columns.
+    return _read_all(spark, paths)
+
+
+def check_columns(spark: SparkSession, table: Table) -> None:
+    """Raises StorageError if a column has another type than in the files that are there: nobody could read
+    both. Columns may come and go."""
+    paths = table.paths(table.manifest())
+    there = {field.name: field.dataType for field in _read_all(spark, paths).schema.fields} if paths else {}
+    for field in table.schema.fields:
+        then, now = there.get(field.name, field.dataType).simpleString(), field.dataType.simpleString()
+        if then != now:
+            raise StorageError(
+                f"{table.directory}: column {field.name} is {then} there, and would be {now} now; cast it, "
+                "give it another name, or write to another table"
+            )
+
+
+def _read_all(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    # Files of an earlier version of the pipeline may lack columns, or have more.
     return spark.read.option("mergeSchema", "true").parquet(*paths)
 
 
