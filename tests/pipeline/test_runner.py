@@ -114,7 +114,11 @@ def test_a_leap_of_the_error_rate_is_told_once(stage: Stage) -> None:
     stage.feed(message("INFO later", 9000, seconds=3600))
     stage.run("alert")
     stage.feed(message("INFO later still", 9001, seconds=7200))
-    stage.run("alert")
+    (progress,) = stage.run("alert")
+    assert progress.left_out == 0
+    stage.feed(message("ERROR far too late", 9002, seconds=60))
+    (progress,) = stage.run("alert")
+    assert progress.left_out == 1
     (alert,) = stage.sink.read(stage.spark, "alerts")
     assert bytes(alert.key) == b"logs"
     assert json.loads(bytes(alert.value)) == {

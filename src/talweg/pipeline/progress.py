@@ -12,7 +12,7 @@ from rich.table import Table as RichTable
 
 from talweg.pipeline.runner import Progress
 
-_COLUMNS: Final = ("batch", "rows", "rows in all", "rows/s", "lag")
+_COLUMNS: Final = ("batch", "rows", "rows in all", "rows/s", "lag", "too late")
 
 
 class Display(Protocol):
@@ -62,6 +62,7 @@ def drawn(progress: Sequence[Progress]) -> RichTable:
             f"{each.rows:,}",
             f"{rate(each):,.0f}" if known else "",
             "" if each.lag is None else f"{each.lag:,}",
+            f"{each.left_out:,}" if each.left_out else "",
         )
         table.add_row(each.pipeline, each.state, *numbers)
     return table
@@ -103,9 +104,10 @@ class TextLines(_EachOnce):
         if progress.batch < 0:
             return f"{progress.pipeline}: {progress.state}"
         lag = "" if progress.lag is None else f", lag {progress.lag:,}"
+        late = f", {progress.left_out:,} too late" if progress.left_out else ""
         return (
             f"{progress.pipeline}: {progress.state}, batch {progress.batch}, {progress.batch_rows:,} rows in "
-            f"{progress.seconds:.1f} s, {progress.rows:,} in all{lag}"
+            f"{progress.seconds:.1f} s, {progress.rows:,} in all{lag}{late}"
         )
 
 

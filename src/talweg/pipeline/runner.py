@@ -54,6 +54,7 @@ class Progress(msgspec.Struct, frozen=True):
     rows: int = 0  # in all batches of this run
     seconds: float = 0.0  # that the last batch took
     lag: int | None = None  # messages that are there and were not read; None: not known
+    left_out: int = 0  # of what it groups by time, in all batches of this run: too far behind the watermark
     state: str = "starts"  # runs, starts again, done, failed
 
 
@@ -203,6 +204,7 @@ class Run:
             rows=known.rows + told.numInputRows,
             seconds=told.batchDuration / 1000,
             lag=_lag(told),
+            left_out=known.left_out + sum(each.numRowsDroppedByWatermark for each in told.stateOperators),
         )
 
     def _restart_or_raise(self) -> bool:
