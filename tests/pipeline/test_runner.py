@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -263,6 +265,34 @@ def test_files_and_names_that_make_no_pipeline_are_refused(tmp_path: Path) -> No
     )
     with pytest.raises(InvalidSetting, match="count: there is a pipeline of that name"):
         choose([str(tmp_path / "taken.py")], STANDARD)
+
+
+def test_a_file_may_have_dataclasses_and_is_no_module_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "from talweg.pipeline import pipeline\n\n@dataclass\nclass Limit:\n    ms: int = 50\n\n"
+        "@pipeline(to_topic='slow')\ndef slow(lines):\n    return lines.where(f'ms > {Limit().ms}')\n"
+    )
+    (slow,) = choose([str(tmp_path / "json.py")], STANDARD)
+    assert slow.transform.__module__ not in sys.modules
+    assert sys.modules["json"] is json
+
+
+def test_a_file_that_needs_spark_to_be_loaded_is_told_from_one_that_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        "from pyspark.sql.functions import udf\n\n@udf('string')\ndef loud(text):\n    return text.upper()\n"
+    )
+    (tmp_path / "wrong.py").write_text("1 / 0\n")
+    tried = (  # here Spark runs, for the other tests
+        "import sys; from pathlib import Path; from talweg.errors import InvalidSetting\n"
+        "from talweg.pipeline.catalogue import load_file, needs_session\n"
+        "for name in sys.argv[1:]:\n"
+        "    try: load_file(Path(name))\n"
+        "    except InvalidSetting as error: print(needs_session(error))\n"
+    )
+    files = [str(tmp_path / name) for name in ("loud.py", "wrong.py")]
+    found = subprocess.run([sys.executable, "-c", tried, *files], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["True", "False"]
 
 
 @pytest.mark.parametrize("name", ["", "../outside", "/etc/talweg", "a/b", ".hidden", "_manifests", "x" * 101])

@@ -13,10 +13,12 @@ import typer
 from talweg.cli import options
 from talweg.cli.complaints import Failed
 from talweg.cli.output import print_json, print_table
-from talweg.errors import TalwegError
+from talweg.errors import InvalidSetting, TalwegError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from talweg.pipeline.catalogue import Pipeline
 
 app = typer.Typer(help="Log pipelines on Spark: run them, and see what they found.", no_args_is_help=True)
 
@@ -99,6 +101,8 @@ def run(
 ) -> None:
     """Run pipelines over topics. What they did is done once, however often they are run or broken off."""
     _need_spark()
+    import msgspec  # noqa: PLC0415
+
     from talweg.client.sizes import read_size  # noqa: PLC0415 - the client takes its time to load
     from talweg.pipeline.catalogue import choose  # noqa: PLC0415 - Spark takes a second to load
     from talweg.pipeline.places import TopicsSink, TopicsSource  # noqa: PLC0415
@@ -107,28 +111,37 @@ def run(
     from talweg.pipeline.standard import STANDARD  # noqa: PLC0415
 
     wanted = names or ([] if file else list(STANDARD))
-    pipelines = choose(wanted, STANDARD, file or [])
+    pipelines = _unless_spark_is_needed(wanted, file or [])
     keep_bytes = None if keep is None else read_size(keep)
-    source = TopicsSource(
-        servers,
-        _split(topics),
-        rows_max,
-        keep_bytes=keep_bytes,
-        written=tuple(each.to_topic for each in pipelines if each.to_topic),
-        skip_lost=skip_lost,
-    )
+    source = TopicsSource(servers, _split(topics), rows_max, keep_bytes=keep_bytes, skip_lost=skip_lost)
     source.chosen()  # what is wrong with topics or servers is said before Spark starts
     settings = RunSettings(archive.absolute(), _checkpoints(archive, checkpoints), follow)
     told_to_stop = threading.Event()
     with _session(master, settings.checkpoints) as spark, _signals(told_to_stop):
         display = choose_display(as_json=as_json)
         try:
+            pipelines = pipelines or choose(wanted, STANDARD, file or [])
+            written = tuple(each.to_topic for each in pipelines if each.to_topic)
+            source = msgspec.structs.replace(source, written=written)
             running = Run(spark, pipelines, source, TopicsSink(servers), settings)
             run_to_end(running, display.show, told_to_stop)
         finally:
             display.close()
     if told_to_stop.is_set() and not follow:
         raise typer.Exit(_INTERRUPTED)
+
+
+def _unless_spark_is_needed(wanted: list[str], files: list[Path]) -> "list[Pipeline]":
+    """The pipelines, so that what is wrong with them is said before Spark starts; none if it has to run."""
+    from talweg.pipeline.catalogue import choose, needs_session  # noqa: PLC0415
+    from talweg.pipeline.standard import STANDARD  # noqa: PLC0415
+
+    try:
+        return choose(wanted, STANDARD, files)
+    except InvalidSetting as error:
+        if not needs_session(error):
+            raise
+        return []
 
 
 @app.command("list")

@@ -9,11 +9,13 @@ def slow(lines):
 
 import importlib.util
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from talweg.errors import InvalidSetting
@@ -83,19 +85,30 @@ def _check_name(what: str, name: str) -> None:
 
 def load_file(path: Path) -> list[Pipeline]:
     """The pipelines that a Python file makes; raises InvalidSetting."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A name that nobody else has: a file may be called like a module.
+    spec = importlib.util.spec_from_file_location(f"talweg_pipelines_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise InvalidSetting(f"{path}: no such Python file")
     module = importlib.util.module_from_spec(spec)
-    # It is not put among the modules: functions for workers then travel whole, not as a name to import there.
+    # Dataclasses look for their module among the others. It does not stay there: functions for workers then
+    # travel whole, not as a name to import there.
+    sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise InvalidSetting(f"{path}: {type(error).__name__}: {error}") from error
+    finally:
+        del sys.modules[spec.name]
     found = [each for each in vars(module).values() if isinstance(each, Pipeline)]
     if not found:
         raise InvalidSetting(f"{path}: makes no pipeline; put @pipeline(...) above a function")
     return found
+
+
+def needs_session(error: InvalidSetting) -> bool:
+    """Whether a file cannot be loaded only because Spark does not run yet: `@udf("string")` asks it."""
+    cause = error.__cause__
+    return isinstance(cause, PySparkException) and cause.getCondition() == "SESSION_OR_CONTEXT_NOT_EXISTS"
 
 
 def choose(wanted: Sequence[str], known: dict[str, Pipeline], files: Sequence[Path] = ()) -> list[Pipeline]:
