@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
@@ -19,6 +20,7 @@ from talweg.pipeline.catalogue import RESERVED, Pipeline, choose
 from talweg.pipeline.manifest import read_manifest
 from talweg.pipeline.runner import Progress, Run, RunSettings, reason, run_to_end
 from talweg.pipeline.standard import STANDARD
+from talweg.testing.processes import wait_until
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,6 +213,32 @@ def test_a_mistake_in_a_users_pipeline_is_told_in_a_line(stage: Stage, mistake: 
         stage.run("count", Pipeline("mistaken", "", mistake, to_table="mistaken"))
     assert "\n" not in str(caught.value)
     assert list(stage.spark.streams.active) == []
+
+
+def test_a_batch_after_a_while_of_waiting_is_told_of(stage: Stage) -> None:
+    interval = "spark.sql.streaming.noDataProgressEventInterval"  # in which a query says that it waits
+    before = stage.spark.conf.get(interval)
+    stage.spark.conf.set(interval, "50")
+    settings = msgspec.structs.replace(stage.settings, follow=True, every_seconds=0.05)
+    running = Run(stage.spark, [STANDARD["archive"]], stage.source, stage.sink, settings)
+    told_to_stop = threading.Event()
+    running.start()
+    try:
+        (query,) = stage.spark.streams.active
+        for number in range(2):
+            stage.feed(message(f"INFO {number}", number))
+            wait_until(lambda: waits_for(query, number + 1), "it to wait for more", 240)  # noqa: B023
+        told_to_stop.set()
+        *_, last = running.watch(told_to_stop)
+    finally:
+        running.close()
+        stage.spark.conf.set(interval, before)
+    assert [(each.batch, each.rows) for each in last] == [(1, 2)]
+
+
+def waits_for(query: Any, batch: int) -> bool:
+    last = query.lastProgress
+    return last is not None and last.batchId == batch and "addBatch" not in last.durationMs
 
 
 TOO_LATE = "Python worker failed to connect back."

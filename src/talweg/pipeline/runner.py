@@ -77,7 +77,8 @@ class Run:
         self._queries: dict[str, StreamingQuery] = {}
         self._tables: dict[str, Table] = {}
         self._progress = {name: Progress(name) for name in self._pipelines}
-        self._seen: dict[str, int] = dict.fromkeys(self._pipelines, -1)
+        self._seen: dict[str, int] = dict.fromkeys(self._pipelines, -1)  # the last batch that was told
+        self._looked: dict[str, tuple[Any, str]] = {}  # which report of which query was the last
         self._restarts: dict[str, int] = dict.fromkeys(self._pipelines, 0)
         self._incarnations: Mapping[str, int] = {}
 
@@ -181,9 +182,11 @@ class Run:
         for name, query in self._queries.items():
             active = query.isActive
             last = query.lastProgress  # all of them are a lot to ask for, several times a second
-            # A query that waits reports its last batch again.
-            for told in query.recentProgress if last is not None and last.batchId > self._seen[name] else ():
-                if told.batchId > self._seen[name]:
+            news = last is not None and (last.runId, last.timestamp) != self._looked.get(name)
+            for told in query.recentProgress if news else ():
+                self._looked[name] = (told.runId, told.timestamp)
+                # A query that waits reports, too, under the number of the batch that is still to come.
+                if told.batchId > self._seen[name] and "addBatch" in told.durationMs:
                     self._note(name, told)
             state = "runs" if active else self._end(name, query.exception())
             self._progress[name] = msgspec.structs.replace(self._progress[name], state=state)
