@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -171,7 +170,9 @@ class Run:
     def _compact(self, table: Table) -> None:
         try:
             compact(self._spark, table)
-        except (PySparkException, Py4JError) as error:
+        except TalwegError:
+            raise
+        except Exception as error:  # Spark's own, or Java's
             raise PipelineFailed(
                 f"{table.directory}: its small files cannot be merged: {reason(str(error))}"
             ) from error
