@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -47,9 +48,16 @@ def open_session(master: str = MASTER, options: Mapping[str, str] | None = None)
     try:
         session = builder.getOrCreate()
     except Exception as error:  # noqa: BLE001 - Java's, Spark's own or the launcher's: all mean the same here
-        raise InvalidSetting(f"--master: no Spark session on {master}: {first_line(error)}") from None
+        raise InvalidSetting(f"--master: no Spark session on {master}: {_why_not(error)}") from None
     session.sparkContext.setLogLevel("ERROR")
     return configured(session)
+
+
+def _why_not(error: BaseException) -> str:
+    said = first_line(error)
+    if "JAVA_GATEWAY_EXITED" in said and "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        return "Java 17 is needed (Debian: openjdk-17-jre-headless), and there is no java on the path"
+    return said
 
 
 @contextmanager
