@@ -109,7 +109,7 @@ class Writer:
 
     def _checkpoint(self) -> None:
         if (error := _error_of(self._stores.checkpoint)) is not None:
-            _log.error("the journal cannot be emptied: %s; trying again", error)
+            _log.error("housekeeping of the logs failed: %s; trying again", error)
             time.sleep(_CHECKPOINT_RETRY_SECONDS)
         self._is_checkpointing = False
 

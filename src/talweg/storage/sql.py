@@ -22,7 +22,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from talweg.errors import BadRequest, GroupNotFound, NewerFormat
 from talweg.storage.contract import LogStores
 from talweg.storage.sql_database import WAITS, Database, Waits
-from talweg.storage.sql_deleting import Sweeper, note_deleted
+from talweg.storage.sql_deleting import Deleter, note_deleted
 from talweg.storage.sql_rows import AnyRow
 from talweg.storage.sql_schema import FORMAT, GROUP_NAME_BYTES_MAX, groups
 from talweg.storage.sql_store import SqlStore
@@ -55,7 +55,7 @@ class SqlStores(LogStores):
         With SQLite, `free_bytes` says how much of its disk is free; the disk itself does by default.
         """
         self._database = Database(url, waits, free_bytes)
-        self._sweeper = Sweeper(self._database)
+        self._deleter = Deleter(self._database)
         # Never held while the database is asked: it may be slow to answer for one group, and others go on.
         self._lock = threading.Lock()
         self._stores: dict[str, SqlStore] = {}
@@ -77,7 +77,7 @@ class SqlStores(LogStores):
                 connection.execute(
                     update(groups).where(groups.c.group_id == row.group_id).values(opening=opening)
                 )
-            store = SqlStore(self._database, self._sweeper, group, row.group_id, opening)
+            store = SqlStore(self._database, self._deleter, group, row.group_id, opening)
             with self._lock:
                 self._stores[group] = store
             return store
@@ -90,11 +90,11 @@ class SqlStores(LogStores):
     @property
     def checkpoint_due(self) -> bool:
         """Whether there are rows of what was dropped or deleted."""
-        return self._sweeper.is_due
+        return self._deleter.is_due
 
     def checkpoint(self) -> None:
         """Delete them."""
-        self._sweeper.sweep_all()
+        self._deleter.delete_all_due()
 
     def groups(self) -> dict[str, int]:
         """The groups that have a log here, with their incarnations."""
@@ -115,7 +115,7 @@ class SqlStores(LogStores):
                     return
                 connection.execute(delete(groups).where(groups.c.group_id == row.group_id))
                 note_deleted(connection, row.group_id)
-        self._sweeper.sweep_deleted(row.group_id)
+        self._deleter.delete_rows_of(row.group_id)
 
     def close(self) -> None:
         """Close every store that is open, and the connections."""

@@ -23,61 +23,61 @@ _BYTES_MAX: Final = 4 << 20  # of frames; one entry at least
 _SNAPSHOTS_MAX: Final = 8
 _PIECES_AT_ONCE: Final = 16  # what usually lies between two snapshots; the log's next write waits for it
 
-SweepSome = Callable[[], bool]  # deletes a piece; whether there may be more
+DeleteSome = Callable[[], bool]  # deletes a piece; whether there may be more
 
 
-class Sweeper:
+class Deleter:
     """Which logs of a broker have rows that are to be deleted."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._due: dict[int, SweepSome] = {}  # by the group's number
+        self._due: dict[int, DeleteSome] = {}  # by the group's number
         with database.reading() as connection:
             for group_id in connection.execute(select(deleted.c.group_id)).scalars():
-                self.sweep_later(group_id, self._sweep_deleted(group_id))
+                self.delete_later(group_id, self._rows_of(group_id))
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to sweep."""
+        """Whether there is something to delete."""
         return bool(self._due)
 
-    def sweep_later(self, group_id: int, sweep_some: SweepSome) -> None:
-        """Leave it to `sweep_all`."""
-        self._due[group_id] = sweep_some
+    def delete_later(self, group_id: int, delete_some: DeleteSome) -> None:
+        """Leave it to `delete_all_due`."""
+        self._due[group_id] = delete_some
 
-    def sweep(self, group_id: int, sweep_some: SweepSome) -> None:
-        """Sweep, but not for long. What cannot be swept now is left to `sweep_all`, which says why."""
+    def delete(self, group_id: int, delete_some: DeleteSome) -> None:
+        """Delete, but not for long. What cannot go now is left to `delete_all_due`, which says why."""
         with contextlib.suppress(StorageError, StorageFull):
             for _ in range(_PIECES_AT_ONCE):
-                if not sweep_some():
+                if not delete_some():
                     return
-        self.sweep_later(group_id, sweep_some)
+        self.delete_later(group_id, delete_some)
 
-    def sweep_deleted(self, group_id: int) -> None:
-        """Sweep a log whose deletion has been noted."""
-        self.sweep(group_id, self._sweep_deleted(group_id))
+    def delete_rows_of(self, group_id: int) -> None:
+        """Delete the rows of a log whose deletion has been noted."""
+        self.delete(group_id, self._rows_of(group_id))
 
-    def sweep_all(self) -> None:
-        """Sweep what is due. Raises StorageFull or StorageError; then it is still due."""
+    def delete_all_due(self) -> None:
+        """Delete what is due. Raises StorageFull or StorageError; then it is still due."""
         for group_id in list(self._due):
-            sweep_some = self._due.pop(group_id, None)
+            delete_some = self._due.pop(group_id, None)
             try:
-                while sweep_some is not None and sweep_some():
+                while delete_some is not None and delete_some():
                     pass
             except BaseException:
-                if sweep_some is not None:
-                    self._due.setdefault(group_id, sweep_some)
+                if delete_some is not None:
+                    self._due.setdefault(group_id, delete_some)
                 raise
 
-    def _sweep_deleted(self, group_id: int) -> SweepSome:
-        def sweep_some() -> bool:
+    def _rows_of(self, group_id: int) -> DeleteSome:
+        def delete_some() -> bool:
             with self._database.writing() as connection:
-                if sweep_head(connection, group_id, INDEX_MAX):
+                if delete_some_dropped(connection, group_id, INDEX_MAX):
                     return True
                 connection.execute(delete(deleted).where(deleted.c.group_id == group_id))
                 return False
 
-        return sweep_some
+        return delete_some
 
 
 def note_deleted(connection: Connection, group_id: int) -> None:
@@ -85,7 +85,7 @@ def note_deleted(connection: Connection, group_id: int) -> None:
     connection.execute(insert(deleted), {"group_id": group_id})
 
 
-def has_head_to_sweep(connection: Connection, group_id: int, start_index: int) -> bool:
+def has_dropped_rows(connection: Connection, group_id: int, start_index: int) -> bool:
     """Whether rows are left of what was dropped from a log."""
     for table, last in ((entries, start_index), (snapshots, start_index - 1)):
         lowest = select(func.min(table.c.entry_index)).where(table.c.group_id == group_id)
@@ -95,7 +95,7 @@ def has_head_to_sweep(connection: Connection, group_id: int, start_index: int) -
     return False
 
 
-def sweep_head(connection: Connection, group_id: int, start_index: int) -> bool:
+def delete_some_dropped(connection: Connection, group_id: int, start_index: int) -> bool:
     """Delete a piece of the entries up to `start_index`, or of the snapshots below it; whether there may be
     more."""
     if delete_some_entries(connection, group_id, 0, start_index):

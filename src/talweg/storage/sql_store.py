@@ -13,12 +13,12 @@ from talweg.storage.contract import LogStore, LogSummary, SnapshotMark, Write
 from talweg.storage.frames import entry_of
 from talweg.storage.sql_database import Database
 from talweg.storage.sql_deleting import (
-    Sweeper,
+    Deleter,
     delete_entries,
     delete_snapshots,
+    delete_some_dropped,
     delete_some_entries,
-    has_head_to_sweep,
-    sweep_head,
+    has_dropped_rows,
 )
 from talweg.storage.sql_queries import INDEX_MAX, start_of, term_runs
 from talweg.storage.sql_reader import SqlReader
@@ -46,17 +46,17 @@ class _Change:
 class SqlStore(LogStore):
     """Opened by `SqlStores`. Reads go to the database, from any thread; changes one at a time."""
 
-    def __init__(self, database: Database, sweeper: Sweeper, group: str, group_id: int, opening: int) -> None:
+    def __init__(self, database: Database, deleter: Deleter, group: str, group_id: int, opening: int) -> None:
         self._database = database
-        self._sweeper = sweeper
+        self._deleter = deleter
         self._group_id = group_id
         self._opening = opening
         self._is_taken = False  # somebody else has opened the log since
         self._reader = SqlReader(database, group, group_id)
         self._known: _Known | None = None  # None: ask before the next change
         self._write_failed = False  # the last one: it may be carried out after all
-        if self._reader.look(self._has_head_to_sweep):
-            sweeper.sweep_later(group_id, self._sweep_some)
+        if self._reader.look(self._has_dropped_rows):
+            deleter.delete_later(group_id, self._delete_some_dropped)
 
     # What is there
 
@@ -151,7 +151,7 @@ class SqlStore(LogStore):
                 self._reader.damage = None
                 self._reader.unsound_snapshots.clear()
         if write.snapshot is not None:
-            self._sweeper.sweep(self._group_id, self._sweep_some)
+            self._deleter.delete(self._group_id, self._delete_some_dropped)
 
     def _carry_out(self, write: Write, change: _Change, *, is_retry: bool) -> None:
         if added_bytes := _added_bytes(write):
@@ -184,7 +184,7 @@ class SqlStore(LogStore):
             has_moved, damage = self._move_start(index), self._reader.damage
             if has_moved and damage is not None and damage.index <= index:
                 self._reader.damage = None  # what was damaged is no longer part of the log
-        self._sweeper.sweep(self._group_id, self._sweep_some)
+        self._deleter.delete(self._group_id, self._delete_some_dropped)
 
     def _move_start(self, index: int) -> bool:
         with self._changing() as change:
@@ -196,15 +196,15 @@ class SqlStore(LogStore):
             self._begin_after(change.connection, change.start)
             return True
 
-    def _has_head_to_sweep(self, connection: Connection) -> bool:
-        return has_head_to_sweep(connection, self._group_id, self._reader.start(connection).index)
+    def _has_dropped_rows(self, connection: Connection) -> bool:
+        return has_dropped_rows(connection, self._group_id, self._reader.start(connection).index)
 
-    def _sweep_some(self) -> bool:
+    def _delete_some_dropped(self) -> bool:
         with self._reader.lock:
             if self._reader.is_closed or self._is_taken:
                 return False  # whoever opens the log finds it
             with contextlib.suppress(GroupNotFound), self._changing() as change:
-                return sweep_head(change.connection, self._group_id, change.start.index)
+                return delete_some_dropped(change.connection, self._group_id, change.start.index)
             return False
 
     def cut_damage(self) -> None:
@@ -293,7 +293,7 @@ class SqlStore(LogStore):
         assert change.end.index == first_index - 1, "what is dropped or missing cannot be truncated"
 
     def _install(self, change: _Change, snapshot: Snapshot, next_offset: int) -> None:
-        """The whole log gives way to a snapshot. What lies below that is out of sight, and swept later."""
+        """The whole log gives way to a snapshot. What lies below that is out of sight, and deleted later."""
         delete_entries(change.connection, self._group_id, snapshot.index + 1)
         delete_snapshots(change.connection, self._group_id, snapshot.index)
         change.start = change.end = Place(
