@@ -296,6 +296,25 @@ def test_a_failed_sync_is_not_believed_the_second_time() -> None:
     assert store.summary().hard_state == HardState(2)
 
 
+def test_nor_is_it_when_the_head_cannot_be_dropped_in_between() -> None:
+    for after in range(4):
+        files, store = prepared(SCENARIOS[0])
+        before = contents(store)
+        entries = LogMaker(before[-1].index, 9, store.summary().next_offset).batches(3)
+        store.write(Write(entries=entries))
+        files.fail_next("sync")
+        with pytest.raises(StorageError):
+            store.sync()
+        files.fail_next("sync", after=after)
+        for _ in range(3):
+            with suppress(StorageError):
+                store.drop_head(5)
+                store.sync()
+        assert contents(store) == before[5:] + entries
+        files.crash(Random(1))
+        assert contents(open_log(files)) == before[5:] + entries
+
+
 def test_a_failed_sync_of_the_hard_state_is_not_believed_either() -> None:
     files = SimulatedFiles()
     store = open_log(files)

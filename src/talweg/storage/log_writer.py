@@ -153,6 +153,11 @@ class LogWriter:
     def refresh(self, *, mends: bool = True) -> None:
         """Look again, and put right what an earlier failure left behind. Comes before every change."""
         if self.is_stale:
+            if self._tail is not None:
+                # What is taken for written when it is read must be on the disk, and a sync of it may have
+                # failed: then the kernel remembers what the disk does not have.
+                self._mend()
+                self._sync(self._tail)
             self._load()
         if mends:
             self._mend()
@@ -405,7 +410,9 @@ class LogWriter:
             # crash in between would leave a log with a hole.
             write_meta(self._files, self.directory, meta)
         except Exception:
-            self._doubt()
+            # It may be the old one or the new one. No file has changed but this one, so readers go on, and
+            # the tail keeps what is not durable yet.
+            self.is_stale = True
             raise
         self.meta = meta
         self.view = view_of(meta, remaining, empty_at=view.end_at)
