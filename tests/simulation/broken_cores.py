@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from talweg.errors import OutOfSequence
+from talweg.errors import CorruptBatch, OutOfSequence
 from talweg.raft import (
     Append,
     AppendReply,
@@ -29,14 +29,14 @@ from talweg.raft import (
     recovery,
 )
 from talweg.raft.progress import Progress
-from talweg.records import stamp
+from talweg.records import HEADER_BYTES, read_header, stamp
 from talweg.replication import proposals, replica
 from talweg.replication.decisions import Decisions
 from talweg.replication.proposals import Proposals
 from talweg.replication.replica import Replica
 from talweg.replication.staging import Staging
 from talweg.replication.state import PartitionState
-from talweg.storage import Write, index_cache, journal, loading, log_writer
+from talweg.storage import Write, index_cache, journal, loading, log_writer, recovery
 from talweg.storage.journal import Journal
 from talweg.storage.loading import load
 from talweg.storage.recovery import Start, _read_index, load_points, read_contents
@@ -381,6 +381,21 @@ def damage_hides_what_comes_before_it() -> AbstractContextManager[None]:
             yield
 
     return both()
+
+
+def zeros_that_a_power_cut_left_are_damage() -> AbstractContextManager[None]:
+    """As it was at first: a frame was torn only if the file was too short for it."""
+
+    def is_torn(file: SimulatedFile, position: int, size: int) -> bool:
+        tail = file.read_at(size - position, position)
+        if len(tail) < HEADER_BYTES or not tail.strip(b"\0"):
+            return True
+        try:
+            return len(tail) < read_header(tail).frame_bytes
+        except CorruptBatch:
+            return False
+
+    return patched(recovery, _is_torn=is_torn)
 
 
 def the_disk_is_read_up_to_what_is_applied() -> AbstractContextManager[None]:

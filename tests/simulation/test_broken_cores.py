@@ -174,6 +174,11 @@ MISTAKES = [
         changes=JOURNALED | {"faults": ("crash", "crash_leader", "isolate_leader")},
     ),
     Mistake(
+        broken_cores.zeros_that_a_power_cut_left_are_damage,
+        first=18,
+        changes={"faults": ("crash", "crash_all")},
+    ),
+    Mistake(
         broken_cores.what_a_dead_process_left_is_believed,
         first=72,
         changes=CALM
