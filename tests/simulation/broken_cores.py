@@ -36,7 +36,8 @@ from talweg.replication.proposals import Proposals
 from talweg.replication.replica import Replica
 from talweg.replication.staging import Staging
 from talweg.replication.state import PartitionState
-from talweg.storage import Write, index_cache, journal, loading, log_writer, recovery
+from talweg.storage import Write, index_cache, journal, loading, log_writer
+from talweg.storage import recovery as log_recovery
 from talweg.storage.journal import Journal
 from talweg.storage.loading import load
 from talweg.storage.recovery import Start, _read_index, load_points, read_contents
@@ -395,7 +396,7 @@ def zeros_that_a_power_cut_left_are_damage() -> AbstractContextManager[None]:
         except CorruptBatch:
             return False
 
-    return patched(recovery, _is_torn=is_torn)
+    return patched(log_recovery, _is_torn=is_torn)
 
 
 def the_disk_is_read_up_to_what_is_applied() -> AbstractContextManager[None]:
