@@ -19,6 +19,7 @@ from talweg.errors import (
     BadTopicName,
     BrokerNotFound,
     ConsumerNotFound,
+    InvalidSetting,
     OffsetOutOfRange,
     PartitionNotFound,
     TooFewBrokers,
@@ -234,6 +235,22 @@ def test_nobody_at_the_address_is_said_in_time() -> None:
     with pytest.raises(Unavailable, match="closed"):
         admin.topics()
     admin.close()
+
+
+@pytest.mark.parametrize("timeout", [None, 0, -1, "5", True, float("nan")])
+def test_a_timeout_that_cannot_be_is_refused(timeout: Any) -> None:
+    for kind in (Admin, AsyncAdmin):
+        with pytest.raises(InvalidSetting, match="timeout: "):
+            kind("127.0.0.1:1", timeout=timeout)
+
+
+def test_one_that_is_dropped_ends_by_itself(servers: list[str]) -> None:
+    threads = threading.active_count()
+    kept = [Admin(servers)]
+    kept[0].topics()
+    with pytest.warns(ResourceWarning, match="an Admin was not closed"):
+        kept.clear()
+    wait_until(lambda: threading.active_count() == threads, "its threads to end", 20)
 
 
 def test_one_that_was_closed_says_so_at_once() -> None:

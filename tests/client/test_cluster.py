@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -61,8 +62,23 @@ def test_addresses_as_people_write_them(given: str | list[str], expected: tuple[
     assert read_servers(given) == expected
 
 
-@pytest.mark.parametrize("given", ["", [], "ftp://a:1", "http://a:1/path", "a:port", "http://:1", "u@a:1"])
-def test_what_is_no_address_is_refused(given: str | list[str]) -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        [],
+        "ftp://a:1",
+        "http://a:1/path",
+        "a:port",
+        "http://:1",
+        "u@a:1",
+        8000,
+        [8000],
+        b"a:1",
+        ["a:1", None],
+    ],
+)
+def test_what_is_no_address_is_refused(given: Any) -> None:
     with pytest.raises(InvalidSetting, match="servers"):
         read_servers(given)
 

@@ -11,7 +11,7 @@ from client.consuming import numbered
 from talweg.client.consumer_settings import ConsumerSettings
 from talweg.client.fetching import Fetching
 from talweg.client.hand import Hand
-from talweg.client.message import Place
+from talweg.client.message import Message, Place
 from talweg.client.offsets import End, commit_position_or_first
 from talweg.client.prefetched import Prefetched
 from talweg.client.received import ReceivedBatch, received
@@ -89,6 +89,13 @@ def test_a_frame_that_begins_before_the_offset_is_cut() -> None:
 def test_an_answer_that_is_not_what_was_asked_for_is_refused(body: bytes) -> None:
     with pytest.raises(CorruptBatch):
         received(body, PLACE, 3)
+
+
+def test_a_timestamp_that_no_datetime_can_be_is_told() -> None:
+    message = Message("t", 0, 0, 1_700_000_000_000_000_000, None, b"nanoseconds")
+    with pytest.raises(ValueError, match="another unit"):
+        _ = message.time
+    assert msgspec.structs.replace(message, timestamp=-1).time.year == 1969
 
 
 # What is read ahead

@@ -59,7 +59,8 @@ async def main() -> None:
     async with AsyncAdmin() as admin:
         assert_type(await admin.topic("logs"), talweg.TopicDescription)
     with Admin() as blocking:
-        assert_type(blocking.consumers("logs"), list[talweg.ConsumerDescription])
+        for reader in blocking.consumers("logs"):
+            assert_type(reader, talweg.ConsumerDescription)
         assert_type(blocking.brokers(), list[talweg.BrokerShown])
         assert_type(blocking.status(), talweg.ClusterStatus)
 

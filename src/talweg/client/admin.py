@@ -1,11 +1,12 @@
 """Administration for programs that block: topics, brokers, and who has read how far."""
 
+import os
 from collections.abc import Coroutine
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from talweg.client.async_admin import AsyncAdmin
+from talweg.client.async_admin import AsyncAdmin, read_timeout
 from talweg.client.background import Background
 from talweg.client.description import (
     ClusterStatus,
@@ -13,6 +14,7 @@ from talweg.client.description import (
     ManagerDescription,
     TopicDescription,
 )
+from talweg.client.dropped import end_in_thread
 from talweg.client.offsets import Where
 from talweg.client.servers import Servers, read_servers
 from talweg.errors import Unavailable
@@ -24,16 +26,25 @@ A = TypeVar("A")
 class Admin:
     """Any number of threads may use it. Everything is tried again, for `timeout` seconds at most."""
 
+    _closed = True  # until there is something to close
+
     def __init__(self, servers: Servers = None, *, timeout: float = 30.0) -> None:
-        known = read_servers(servers)
+        known, seconds_max = read_servers(servers), read_timeout(timeout)
+        self._process = os.getpid()
         self._background = Background("talweg admin")
-        self._admin = self._background.run(_begin(known, timeout))
+        self._admin = self._background.run(_begin(known, seconds_max))
+        self._closed = False
 
     def close(self) -> None:
         """Close all connections. A second call does nothing."""
+        self._closed = True
         with suppress(Unavailable):  # it is closed already
             self._background.run(self._admin.close())
         self._background.close()
+
+    def __del__(self) -> None:
+        if not self._closed and os.getpid() == self._process:
+            end_in_thread(self, "an Admin", self._background, self._admin.close)
 
     def __enter__(self) -> Self:
         return self

@@ -31,6 +31,7 @@ from talweg.client.servers import Servers
 from talweg.errors import (
     BadRequest,
     ConsumerNotFound,
+    InvalidSetting,
     PartitionNotFound,
     TalwegError,
     TopicExists,
@@ -58,12 +59,19 @@ _LOOK_SECONDS_MAX: Final = 2.0  # for what may be missing from a description
 _AT_ONCE_MAX: Final = 16  # partitions whose positions are changed
 
 
+def read_timeout(timeout: object) -> float:
+    """Seconds; raises InvalidSetting."""
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise InvalidSetting(f"timeout: {timeout!r}; expected more than 0 seconds")
+    return timeout
+
+
 class AsyncAdmin:
     """Any number of tasks may use it at once. Everything is tried again, for `timeout` seconds at most."""
 
     def __init__(self, servers: Servers = None, *, timeout: float = 30.0) -> None:
         self._cluster = Cluster(servers)
-        self._seconds_max = timeout
+        self._seconds_max = read_timeout(timeout)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -35,5 +35,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def time(self) -> datetime:
-        """The timestamp, in UTC."""
-        return _EPOCH + timedelta(microseconds=self.timestamp)
+        """The timestamp, in UTC. Raises ValueError if that is before the year 1 or after 9999."""
+        try:
+            return _EPOCH + timedelta(microseconds=self.timestamp)
+        except OverflowError:
+            raise ValueError(
+                f"timestamp {self.timestamp}: these are more microseconds than years can be written for; "
+                "whoever sent it may have meant another unit"
+            ) from None
