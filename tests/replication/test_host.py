@@ -24,11 +24,15 @@ from talweg.raft import (
     Append,
     AppendReply,
     Configuration,
+    Entry,
+    FetchEntries,
+    FetchSnapshot,
     Heartbeat,
     HeartbeatReply,
     Message,
     RequestVote,
     Settings,
+    Snapshot,
 )
 from talweg.records import HEADER_BYTES, Batch
 from talweg.replication import Appended, Group, Position, wire
@@ -355,6 +359,50 @@ def test_a_follower_below_the_logs_start_gets_the_state_and_the_start(tmp_path: 
             assert back.replica.state.positions == {"reader": 3}
 
     run(test())
+
+
+def test_a_snapshot_that_no_packet_can_carry_is_told_once_and_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(wire, "PACKET_BYTES_MAX", 8_000)
+
+    async def test() -> None:
+        async with Hosts(tmp_path, stores=lambda _: MemoryStores()) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            absent = next(iter({1, 2, 3} - {leader.replica.raft.replica}))
+            await hosts.stop(absent)
+            for number in range(10):
+                await leader.commit_positions([Position(f"reader {number} {'x' * 1_000}", 1)])
+            leader.replica.snapshot_now()
+            await append(leader, b"a")
+            await leader.retain(bytes_max=0, before_timestamp=None)
+            await wait_until(lambda: leader.replica.raft.log.start_index > 0)
+            read: list[object] = []
+            fetch = leader.replica.fetch
+
+            def reading(wanted: FetchEntries | FetchSnapshot) -> list[Entry] | Snapshot | None:
+                read.append(wanted)
+                return fetch(wanted)
+
+            leader.replica.fetch = reading  # type: ignore[method-assign]
+            host = await hosts.start(absent)
+            await host.open_group("topic-0", 7, Configuration.of([1, 2, 3]), join=True)
+            raft, asked = leader.replica.raft, list[int]()
+            fetched_snapshot = raft.fetched_snapshot
+
+            def noted(peer: int, snapshot: Snapshot | None) -> None:
+                assert snapshot is None
+                asked.append(peer)
+                fetched_snapshot(peer, snapshot)
+
+            raft.fetched_snapshot = noted  # type: ignore[method-assign]
+            await wait_until(lambda: len(asked) > 5)
+            assert len(read) == 1
+            assert absent in hosts.hosts[raft.replica].connected
+
+    run(test())
+    assert caplog.text.count("which no packet can carry") == 1
 
 
 def test_a_full_disk_refuses_writes_and_recovers_without_a_restart(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """A group on this broker, as the rest of the broker uses it: awaitable calls over one replica."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from talweg.errors import TalwegError
-from talweg.raft import Configuration, Role
+from talweg.raft import Configuration, Entry, FetchEntries, FetchSnapshot, Role, Snapshot
+from talweg.replication import wire
 from talweg.replication.proposals import Appended, Done, Outcome
 from talweg.replication.replica import Replica
 from talweg.replication.state import Position
+
+_log = logging.getLogger("talweg.replication")
 
 
 class Group:
@@ -30,6 +34,7 @@ class Group:
         self._touch = touch
         self._idle = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unsendable_index = 0  # of a snapshot that is too large for any packet
         self._readers: list[tuple[int, asyncio.Future[None]]] = []  # the offset each waits for
         replica.on_applied = self._wake_readers
 
@@ -174,6 +179,23 @@ class Group:
         self.replica = replica
         replica.on_applied = self._wake_readers
         self.stopped = None
+
+    async def fetch(self, fetch: FetchEntries | FetchSnapshot) -> list[Entry] | Snapshot | None:
+        """What a slow follower needs, from the disk; None if it cannot be read, or not be sent."""
+        if isinstance(fetch, FetchSnapshot) and self.replica.raft.log.start_index == self._unsendable_index:
+            return None  # it is asked for with every heartbeat: to read it once, and to say so once, will do
+        result = await asyncio.to_thread(self.replica.fetch, fetch)
+        if isinstance(result, Snapshot) and not wire.fits(result):
+            self._unsendable_index = result.index
+            _log.error(
+                "group %s: broker %d needs a snapshot of %d bytes, which no packet can carry: it cannot "
+                "catch up until positions or producers are fewer",
+                self.name,
+                fetch.peer,
+                len(result.state),
+            )
+            return None
+        return result
 
     def keep(self, task: asyncio.Task[None]) -> None:
         """Remember a task until it is over."""

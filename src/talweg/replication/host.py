@@ -440,7 +440,7 @@ class ReplicaHost:
 
     def _fetch(self, group: Group, fetch: FetchEntries | FetchSnapshot) -> None:
         async def read() -> None:
-            result = await asyncio.to_thread(group.replica.fetch, fetch)
+            result = await group.fetch(fetch)
             if group.stopped is None:
                 self._tell(group, group.replica.fetched, fetch, result)
 

@@ -101,6 +101,13 @@ def packets(messages: Iterable[tuple[int, Message]], runs: Runs | None = None) -
     return parts
 
 
+def fits(snapshot: Snapshot) -> bool:
+    """Whether it can be sent at all: whoever gets a larger packet hangs up."""
+    _, fields = _FIELDS[InstallSnapshot]
+    overhead_bytes = _HEAD.size + fields.size + len(snapshot.configuration.to_bytes())
+    return overhead_bytes + len(snapshot.state) <= PACKET_BYTES_MAX
+
+
 def gathered(parts: list[bytes]) -> list[bytes]:
     """The same bytes: large parts as they are, what lies between them joined.
 
