@@ -8,15 +8,12 @@ simulation with virtual time. Call `pump` after anything that happened.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import msgspec
-
 from talweg.errors import DamagedLog, StorageError, TalwegError
 from talweg.raft import (
     Configuration,
     Entry,
     FetchEntries,
     FetchSnapshot,
-    HardState,
     Log,
     Message,
     Raft,
@@ -30,6 +27,7 @@ from talweg.raft import (
 )
 from talweg.records import Kind, peek
 from talweg.replication.job import Gathered, Job
+from talweg.replication.opening import newest_snapshot, sound_hard_state
 from talweg.replication.proposals import Done, Proposals
 from talweg.replication.retention import Hold, Needed
 from talweg.replication.staging import Item, staged_frame
@@ -67,9 +65,9 @@ class Replica:
         # Told, in whatever thread, of damage that whoever reads the log has met.
         self.on_damage: Callable[[DamagedLog], None] = _nothing_about
         self.state = PartitionState()  # as of applied_index
-        hard_state = _sound_hard_state(store, join=join)
+        hard_state = sound_hard_state(store, join=join)
         summary = store.summary()
-        snapshot = _newest_snapshot(store, summary.last_index)
+        snapshot = newest_snapshot(store, summary.last_index)
         if snapshot is not None:
             self.state = PartitionState.from_bytes(snapshot.state)
         start = store.snapshot(summary.start_index) if summary.start_index else None
@@ -425,28 +423,3 @@ def _nothing() -> None:
 
 def _nothing_about(error: DamagedLog) -> None:
     """Nor what of."""
-
-
-def _sound_hard_state(store: LogStore, *, join: bool) -> HardState:
-    # Durable before the damaged part is cut: a crash in between must not leave a shorter log that
-    # looks whole.
-    summary = store.summary()
-    hard_state = summary.hard_state or HardState(recovering=join)
-    if summary.damage is not None:
-        hard_state = msgspec.structs.replace(hard_state, recovering=True)
-    # Also when it says nothing new: of one that cannot be read, the summary gives what it should be.
-    if hard_state != summary.hard_state or summary.damage is not None:
-        store.write(Write(hard_state=hard_state))
-        store.sync()
-    if summary.damage is not None:
-        store.cut_damage()
-    return hard_state
-
-
-def _newest_snapshot(store: LogStore, last_index: int) -> Snapshot | None:
-    for mark in reversed(store.snapshots()):
-        if mark.index <= last_index:  # one beyond it belongs to a part that damage took away
-            snapshot = store.snapshot(mark.index)
-            if snapshot is not None:  # else it is not sound: an older one and the log say the same
-                return snapshot
-    return None
