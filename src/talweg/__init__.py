@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from talweg.client.description import (
         ClusterStatus,
         ConsumerDescription,
+        ConsumerListing,
         ManagerDescription,
         PartitionDescription,
         Progress,
@@ -51,6 +52,7 @@ __all__ = [
     "ClusterStatus",
     "Consumer",
     "ConsumerDescription",
+    "ConsumerListing",
     "Content",
     "Deliveries",
     "Delivery",
@@ -87,6 +89,7 @@ _CLIENT = {
     "ClusterStatus": "talweg.client.description",
     "Consumer": "talweg.client.consumer",
     "ConsumerDescription": "talweg.client.description",
+    "ConsumerListing": "talweg.client.description",
     "Content": "talweg.client.draft",
     "Deliveries": "talweg.client.delivery",
     "Delivery": "talweg.client.delivery",
