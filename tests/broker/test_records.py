@@ -263,7 +263,8 @@ def test_offsets_and_positions(tmp_path: Path) -> None:
         async with Brokers(tmp_path, 1) as brokers:
             asking = Asking(brokers, await brokers.topic())
             await asking.post(
-                encode_values([b"a", b"b"], timestamp=1_000) + encode_values([b"c"], timestamp=2_000)
+                encode_values([b"a", b"b"], timestamps=[1_000, 1_400], timestamp=0)
+                + encode_values([b"c"], timestamp=2_000)
             )
 
             async def offsets(at: str) -> dict[int, int]:
@@ -279,7 +280,9 @@ def test_offsets_and_positions(tmp_path: Path) -> None:
 
             assert await offsets("earliest") == {0: 0}
             assert await offsets("latest") == {0: 3}
-            assert await offsets("1500") == {0: 2}
+            # The first message that is not older, wherever in its batch it is.
+            for moment, expected in (("999", 0), ("1000", 0), ("1001", 1), ("1500", 2), ("2001", 3)):
+                assert await offsets(moment) == {0: expected}
             path = "/v1/topics/lines/partitions/0/positions"
 
             async def commit(body: bytes) -> None:

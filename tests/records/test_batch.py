@@ -270,3 +270,10 @@ def test_threads_may_compress_and_read_at_once() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(found == MANY.messages() for found in pool.map(read_back, [*Codec] * 100))
+
+
+def test_the_first_message_that_is_not_older() -> None:
+    alike = Batch.from_frame(encode_values([b"a", b"b"], timestamp=5))
+    assert [alike.first_at(moment) for moment in (4, 5, 6)] == [0, 0, 2]
+    apart = Batch.from_frame(encode_values([b"a", b"b", b"c"], timestamps=[5, 9, 7], timestamp=0))
+    assert [apart.first_at(moment) for moment in (0, 6, 8, 9, 10)] == [0, 1, 1, 1, 3]

@@ -42,6 +42,16 @@ def _decoded_ahead(frames: Iterable[bytes]) -> Iterator[Batch]:
         yield Batch.from_frame(frame)
 
 
+def _offset_at(replica: Replica, timestamp: int) -> int:
+    # Stores find the batch, by headers alone. It may begin with messages that are older.
+    offset = replica.offset_at(timestamp)
+    for frame in replica.read_frames(offset, 1)[:1]:
+        batch = Batch.from_frame(frame)
+        number = batch.first_at(timestamp)
+        return max(batch.header.first_offset + number, offset) if number < len(batch) else offset
+    return offset
+
+
 class _UnderWay(msgspec.Struct, frozen=True):
     """A take whose position is being replicated."""
 
@@ -93,8 +103,8 @@ class Partition:
         return Fetched(frames, replica.start_offset, replica.high_watermark)
 
     async def offset_at(self, timestamp: int) -> int:
-        """The first offset whose batch holds a message at or after `timestamp`."""
-        return await asyncio.to_thread(self.serving().offset_at, timestamp)
+        """The first message that is not older; where the log ends, if all of them are."""
+        return await asyncio.to_thread(_offset_at, self.serving(), timestamp)
 
     async def ends(self, consumer: str | None = None) -> Ends:
         """Where it begins and ends, confirmed by a majority: a leader of the past does not answer this."""

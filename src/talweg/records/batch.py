@@ -111,6 +111,14 @@ class Batch(msgspec.Struct, frozen=True):
             return made
         return [value.element(self.body, index) for index in range(value.count)]
 
+    def first_at(self, timestamp: int) -> int:
+        """The number of the first message that is not older; how many there are, if all of them are."""
+        if self.layout.timestamps is None:
+            return 0 if self.header.first_timestamp >= timestamp else len(self)
+        times = numpy.frombuffer(self.body, numpy.int64, len(self), self.layout.timestamps)
+        found = numpy.flatnonzero(times >= timestamp)
+        return int(found[0]) if found.size else len(self)
+
     def message(self, index: int) -> Message:
         """Message `index` of the batch, from 0, without making Arrow arrays."""
         if not 0 <= index < self.header.count:
