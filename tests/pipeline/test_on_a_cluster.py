@@ -77,6 +77,17 @@ def test_dead_letters_are_set_aside_and_sent_back_once(scene: Scene) -> None:
     assert len(values(scene, scene.topic)) == 7
 
 
+def test_a_redrive_that_cannot_start_says_why_in_a_line(scene: Scene) -> None:
+    scene.create(1, f"{scene.topic}.dlq")
+    checkpoints = scene.directory / "checkpoints"
+    broken = checkpoints / f"redrive-{scene.topic}" / "metadata"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("{")
+    with pytest.raises(PipelineFailed, match=f"redrive of {scene.topic}: ") as caught:
+        redrive(scene.spark, scene.cluster.servers, scene.topic, checkpoints)
+    assert "\n" not in str(caught.value)
+
+
 def test_brokers_see_how_far_a_pipeline_has_come(scene: Scene) -> None:
     scene.fill(300)
     (progress,) = run(scene, "count")

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
+from pyspark.sql.streaming.query import StreamingQuery
 
-from talweg.errors import PipelineFailed, TopicNotFound
+from talweg.errors import PipelineFailed, TalwegError, TopicNotFound
 from talweg.pipeline.dead_letters import ATTEMPTS_MAX, SUFFIX, may_go_back, redriven
 from talweg.pipeline.places import TopicsSink, TopicsSource
 from talweg.pipeline.runner import reason
@@ -48,17 +48,21 @@ def redrive(
     A streaming query with a checkpoint and the exactly-once writer: broken off at any moment, it goes on.
     """
     name = topic.removesuffix(SUFFIX)
-    letters = letters_of(servers, topic, skip_lost=skip_lost).open(spark, f"redrive.{name}")
+    source = letters_of(servers, topic, skip_lost=skip_lost)
     counts = (fn.count("*").alias("letters"), fn.count_if(may_go_back(attempts_max)).alias("sent"))
-    writer = TopicsSink(servers).writer(redriven(letters.observe(_SEEN, *counts), attempts_max), "")
-    writer = writer.option("checkpointLocation", str(checkpoints / f"redrive-{name}"))
-    query = writer.trigger(availableNow=True).start()
+    query: StreamingQuery | None = None
     try:
+        letters = source.open(spark, f"redrive.{name}").observe(_SEEN, *counts)
+        writer = TopicsSink(servers).writer(redriven(letters, attempts_max), "")
+        writer = writer.option("checkpointLocation", str(checkpoints / f"redrive-{name}"))
+        query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
-    except StreamingQueryException as error:
-        raise PipelineFailed(f"redrive of {name}: {reason(str(error))}") from None
+    except TalwegError:
+        raise
+    except Exception as error:  # Spark's own, or Java's
+        raise PipelineFailed(f"redrive of {name}: {reason(str(error))}") from error
     finally:
-        if query.isActive:
+        if query is not None and query.isActive:
             query.stop()
     seen = [told.observedMetrics[_SEEN] for told in query.recentProgress if _SEEN in told.observedMetrics]
     return Redriven(sum(each.letters for each in seen), sum(each.sent for each in seen))
