@@ -96,7 +96,7 @@ def a_wiped_replica_votes() -> AbstractContextManager[None]:
     def sound_hard_state(store: Any, *, join: bool) -> HardState:
         return store.summary().hard_state or HardState()
 
-    return patched(replica, _sound_hard_state=sound_hard_state)
+    return patched(replica, sound_hard_state=sound_hard_state)
 
 
 def a_damaged_log_is_cut_and_forgotten() -> AbstractContextManager[None]:
@@ -105,7 +105,7 @@ def a_damaged_log_is_cut_and_forgotten() -> AbstractContextManager[None]:
         store.cut_damage()
         return summary.hard_state or HardState(recovering=join)
 
-    return patched(replica, _sound_hard_state=sound_hard_state)
+    return patched(replica, sound_hard_state=sound_hard_state)
 
 
 def a_forgetful_voter_counts() -> AbstractContextManager[None]:
