@@ -11,8 +11,8 @@ TYPED := src tools $(wildcard bench)
 
 SEEDS ?= 1000
 FIRST ?= 0
-# One more than there are cores: tests that wait for an election, or for Spark, leave them idle.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Two more than there are cores: tests that wait for an election, or for Spark, leave them idle.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 ARGS ?=
 export PYTHON
 export PYTHONUTF8 := 1
