@@ -13,17 +13,18 @@ ANYTHING = frozenset({"*"})
 TABLE: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "version": frozenset(),
+    "databases": frozenset(),
     "config": frozenset({"errors"}),
     "http": frozenset({"errors"}),
     "records": frozenset({"errors"}),
     "raft": frozenset(),
-    "storage": frozenset({"records", "raft", "errors"}),
+    "storage": frozenset({"records", "raft", "databases", "errors"}),
     "replication": frozenset({"raft", "storage", "records", "errors"}),
     "protocol": frozenset({"http", "errors"}),
     "broker": frozenset(
         {"replication", "storage", "records", "raft", "config", "http", "protocol", "version", "errors"}
     ),
-    "metadata": frozenset({"errors"}),
+    "metadata": frozenset({"databases", "errors"}),
     "manager": frozenset({"metadata", "records", "config", "http", "protocol", "version", "errors"}),
     "client": frozenset({"records", "config", "http", "protocol", "version", "errors"}),
     "gateway": frozenset({"config", "errors"}),

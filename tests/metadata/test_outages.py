@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from metadata.conftest import NOW_US, SECOND_US, emptied, redis_url_of
 from server_process import wait_until
@@ -15,7 +16,7 @@ from talweg.errors import LeaseLost, MetadataUnavailable
 from talweg.metadata import MetadataCopy, MetadataStore, open_metadata
 from talweg.metadata.model import RemovedTopic
 from talweg.metadata.sql import SqlMetadata
-from talweg.metadata.sql_database import WAITS, Waits
+from talweg.metadata.sql_database import WAITS
 from talweg.metadata.sql_schema import removed_topics
 
 SORTS: list[type[PostgresServer | MariadbServer | RedisServer]] = [PostgresServer, MariadbServer, RedisServer]
@@ -105,7 +106,7 @@ def test_a_manager_that_vanished_in_the_midst_of_a_change_is_not_waited_for_for_
     sort: str, request: pytest.FixtureRequest
 ) -> None:
     url = emptied(request.getfixturevalue(f"{sort}_metadata"))
-    with SqlMetadata(url, waits=Waits(idle_seconds_max=1)) as vanished, SqlMetadata(url) as other:
+    with SqlMetadata(url, waits=replace(WAITS, idle_seconds_max=1)) as vanished, SqlMetadata(url) as other:
         epoch = acquire(vanished)
 
         def vanish_and_come_back() -> None:
@@ -129,7 +130,7 @@ def test_a_row_that_is_not_given_back_is_waited_for_with_a_limit(
     sort: str, request: pytest.FixtureRequest
 ) -> None:
     url = emptied(request.getfixturevalue(f"{sort}_metadata"))
-    brief = Waits(lock_seconds_max=1, answer_seconds_max=60)
+    brief = replace(WAITS, lock_seconds_max=1, answer_seconds_max=60)
     with SqlMetadata(url) as holder, SqlMetadata(url, waits=brief) as other:
         epoch = acquire(holder)
         with holder._writing(epoch), pytest.raises(MetadataUnavailable):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import select
 
 from storage.sql_logs import batches, opened, read_all, write
@@ -12,10 +13,10 @@ from talweg.errors import StorageError
 from talweg.raft import HardState
 from talweg.storage.contract import Write
 from talweg.storage.sql import SqlStores
-from talweg.storage.sql_database import WAITS, Waits
+from talweg.storage.sql_database import WAITS
 from talweg.storage.sql_schema import groups
 
-PATIENT = Waits(lock_seconds_max=60)
+PATIENT = replace(WAITS, lock_seconds_max=60)
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])
@@ -33,7 +34,7 @@ def row_held(stores: SqlStores, group: str) -> Iterator[None]:
 
 def test_a_broker_that_vanished_in_a_write_is_not_waited_for_for_ever(url: str) -> None:
     with (
-        opened(url, waits=Waits(idle_seconds_max=1)) as vanished_stores,
+        opened(url, waits=replace(WAITS, idle_seconds_max=1)) as vanished_stores,
         opened(url, waits=PATIENT) as later_stores,
     ):
         vanished = vanished_stores.open("group", 1)
@@ -56,7 +57,7 @@ def test_a_broker_that_vanished_in_a_write_is_not_waited_for_for_ever(url: str) 
 
 
 def test_a_write_whose_transaction_was_given_up_may_be_tried_again(url: str) -> None:
-    with opened(url, waits=Waits(idle_seconds_max=1, lock_seconds_max=60)) as stores:
+    with opened(url, waits=replace(WAITS, idle_seconds_max=1, lock_seconds_max=60)) as stores:
         store = stores.open("group", 1)
         write(store, batches(1, 3))
         # The line broke, which the server has not noticed: our own transaction is in our way.
@@ -67,7 +68,7 @@ def test_a_write_whose_transaction_was_given_up_may_be_tried_again(url: str) -> 
 
 
 def test_a_row_that_is_not_given_back_is_waited_for_with_a_limit(url: str) -> None:
-    with opened(url) as holder, opened(url, waits=Waits(lock_seconds_max=1)) as others:
+    with opened(url) as holder, opened(url, waits=replace(WAITS, lock_seconds_max=1)) as others:
         store = others.open("group", 1)
         write(store, batches(1, 3))
         with row_held(holder, "group"):

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, Row, Table, case, delete, insert, select, update
 
+from talweg.databases import Waits
 from talweg.errors import (
     BrokerNotFound,
     ConsumerNotFound,
@@ -40,7 +41,7 @@ from talweg.metadata.model import (
     new_topic,
     registered_again,
 )
-from talweg.metadata.sql_database import WAITS, Database, Waits
+from talweg.metadata.sql_database import WAITS, Database
 from talweg.metadata.store import CHANGES_MAX, FORMAT, REMOVED_KEPT, Changes, MetadataStore
 
 _NUMBERS_A_STATEMENT: Final = 500

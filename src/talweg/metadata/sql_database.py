@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from talweg.databases import Waits, bound_mysql, count_idle_seconds, postgresql_options
 from talweg.errors import InvalidSetting, MetadataUnavailable
 from talweg.metadata import sql_schema as schema
 from talweg.metadata.store import FORMAT
@@ -33,19 +33,14 @@ _UNUSABLE: Final = ("SQLITE_NOTADB", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLI
 _EXTRAS: Final = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}
 
 
-class Waits(msgspec.Struct, frozen=True):
-    """How long we wait for a database, and it for us."""
-
-    connect_seconds_max: int = 5
-    answer_seconds_max: int = 15
-    # For rows that another transaction holds; longer than one that was left alone may hold them.
-    lock_seconds_max: int = 10
-    # How long a server keeps a transaction of ours in which nothing happens. Every change takes the same row:
-    # a manager that vanished without a word in the midst of one would stop all the others.
-    idle_seconds_max: int = 5
-
-
-WAITS: Final = Waits()
+WAITS: Final = Waits(
+    connect_seconds_max=5,
+    answer_seconds_max=15,
+    lock_seconds_max=10,  # longer than a transaction that was left alone may hold its rows
+    # Every change takes the same row: a manager that vanished without a word in the midst of one would stop
+    # all the others.
+    idle_seconds_max=5,
+)
 
 
 class Database:
@@ -155,9 +150,9 @@ def _engine(url: URL, waits: Waits) -> Engine:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
     elif backend == "postgresql":
-        _prepare_postgresql(engine)
+        count_idle_seconds(engine)
     else:
-        _prepare_mysql(engine, waits)
+        bound_mysql(engine, waits)
     return engine
 
 
@@ -172,7 +167,7 @@ def _connect_arguments(url: URL, waits: Waits) -> dict[str, Any]:
             # is to answer: the server cannot count any more, and nothing is on its way that would have to be
             # acknowledged.
             "tcp_user_timeout": answer_seconds * 1000,
-            "options": " ".join([*_postgresql_options(waits), *_in_query(url, "options")]),
+            "options": postgresql_options(url, waits, statement_timeout=f"{answer_seconds}s"),
             "keepalives_idle": answer_seconds // 3,
             "keepalives_interval": answer_seconds // 3,
             "keepalives_count": 2,
@@ -182,59 +177,6 @@ def _connect_arguments(url: URL, waits: Waits) -> dict[str, Any]:
         "read_timeout": answer_seconds,
         "write_timeout": answer_seconds,
     }
-
-
-def _postgresql_options(waits: Waits) -> list[str]:
-    settings = {
-        "statement_timeout": f"{waits.answer_seconds_max}s",
-        "lock_timeout": f"{waits.lock_seconds_max}s",
-        "idle_in_transaction_session_timeout": f"{waits.idle_seconds_max}s",
-        # The server's own look at whether we are still there, in or out of a transaction.
-        "tcp_keepalives_idle": waits.idle_seconds_max,
-        "tcp_keepalives_interval": waits.idle_seconds_max,
-        "tcp_keepalives_count": 2,
-    }
-    return [f"-c {name}={value}" for name, value in settings.items()]
-
-
-def _in_query(url: URL, name: str) -> list[str]:
-    value = url.query.get(name, ())
-    return [value] if isinstance(value, str) else list(value)
-
-
-def _prepare_postgresql(engine: Engine) -> None:
-    """Have the server count how long a transaction is left alone, whatever was done in it last.
-
-    The driver runs many rows through a pipeline, and ends that with a message after which PostgreSQL does not
-    count. It begins to again after a statement by itself.
-    """
-
-    @event.listens_for(engine, "after_cursor_execute")
-    def executed(*arguments: Any) -> None:
-        connection, *_, is_many = arguments
-        if is_many:
-            with connection.connection.cursor() as cursor:
-                cursor.execute("SELECT 1")
-
-
-def _prepare_mysql(engine: Engine, waits: Waits) -> None:
-    """Bound what a transaction waits for, and how long one that is left alone holds its rows.
-
-    MariaDB has a limit for that. MySQL has one for connections that are left alone, in a transaction or not:
-    those that rest in the pool are closed as well, and replaced when they are wanted.
-    """
-    lock_seconds, idle_seconds = waits.lock_seconds_max, waits.idle_seconds_max
-    limits = (
-        f"SET innodb_lock_wait_timeout = {lock_seconds}, lock_wait_timeout = {lock_seconds},"
-        f" wait_timeout = {idle_seconds}"
-        # To MySQL this is a comment.
-        f" /*M!100300 , wait_timeout = DEFAULT, idle_transaction_timeout = {idle_seconds} */"
-    )
-
-    @event.listens_for(engine, "connect")
-    def connect(connection: Any, _record: object) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(limits)
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

@@ -19,9 +19,10 @@ from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from talweg.databases import Waits
 from talweg.errors import BadRequest, GroupNotFound, NewerFormat
 from talweg.storage.contract import LogStores
-from talweg.storage.sql_database import WAITS, Database, Waits
+from talweg.storage.sql_database import WAITS, Database
 from talweg.storage.sql_deleting import Deleter, note_deleted
 from talweg.storage.sql_rows import AnyRow
 from talweg.storage.sql_schema import FORMAT, GROUP_NAME_BYTES_MAX, groups

@@ -8,10 +8,10 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-import msgspec
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
+from talweg.databases import Waits, bound_mysql, count_idle_seconds, postgresql_options
 from talweg.errors import InvalidSetting, StorageError, StorageFull
 from talweg.storage.sql_schema import PACKET_BYTES_MIN, metadata
 from talweg.storage.sql_space import free_bytes_around, leaves_too_little
@@ -34,20 +34,15 @@ _MYSQL_ENGINE_ERROR: Final = 1030  # with the operating system's number in its t
 _ENOSPC_IN_TEXT: Final = "error 28 "
 
 
-class Waits(msgspec.Struct, frozen=True):
-    """How long we wait for a database, and it for us."""
-
-    connect_seconds_max: int = 10
-    answer_seconds_max: int = 60
-    # For rows that another transaction holds. One thread writes for many groups: who holds the row of one
-    # group must not hold up the others for long.
-    lock_seconds_max: int = 2
-    # How long a server keeps a transaction of ours in which nothing happens. We never pause in one, so
-    # whoever began it has vanished without a word, and nobody else would ever let go of its rows.
-    idle_seconds_max: int = 15
-
-
-WAITS: Final = Waits()
+WAITS: Final = Waits(
+    connect_seconds_max=10,
+    answer_seconds_max=60,
+    # One thread writes for many groups: who holds the row of one group must not hold up the others for long.
+    lock_seconds_max=2,
+    # We never pause in a transaction, so whoever began it has vanished without a word, and nobody else would
+    # ever let go of its rows.
+    idle_seconds_max=15,
+)
 
 
 class Database:
@@ -73,10 +68,10 @@ class Database:
             _prepare_sqlite(self._reads, begin="BEGIN")
             _prepare_sqlite(self._writes, begin="BEGIN IMMEDIATE")
         elif self._url.get_backend_name() == "postgresql":
-            _prepare_postgresql(self._writes)
+            count_idle_seconds(self._writes)
         else:
             for engine in (self._reads, self._writes):
-                _prepare_mysql(engine, waits)
+                bound_mysql(engine, waits)
         try:
             self._check_packets()
             self._create_tables()
@@ -200,65 +195,13 @@ def _connect_arguments(url: URL, waits: Waits) -> dict[str, Any]:
             "keepalives_interval": answer_seconds // 6,
             "keepalives_count": 3,
             "tcp_user_timeout": answer_seconds * 1000,
-            "options": " ".join([*_postgresql_options(waits), *_in_query(url, "options")]),
+            "options": postgresql_options(url, waits),
         }
     return {
         "connect_timeout": waits.connect_seconds_max,
         "read_timeout": answer_seconds,
         "write_timeout": answer_seconds,
     }
-
-
-def _postgresql_options(waits: Waits) -> list[str]:
-    settings = {
-        "lock_timeout": f"{waits.lock_seconds_max}s",
-        "idle_in_transaction_session_timeout": f"{waits.idle_seconds_max}s",
-        # The server's own look at whether we are still there, in or out of a transaction.
-        "tcp_keepalives_idle": waits.idle_seconds_max,
-        "tcp_keepalives_interval": max(waits.idle_seconds_max // 3, 1),
-        "tcp_keepalives_count": 3,
-    }
-    return [f"-c {name}={value}" for name, value in settings.items()]
-
-
-def _in_query(url: URL, name: str) -> list[str]:
-    value = url.query.get(name, ())
-    return [value] if isinstance(value, str) else list(value)
-
-
-def _prepare_postgresql(engine: Engine) -> None:
-    """Have the server count how long a transaction is left alone, whatever was done in it last.
-
-    The driver runs many rows through a pipeline, and ends that with a message after which PostgreSQL does not
-    count. It begins to again after a statement by itself.
-    """
-
-    @event.listens_for(engine, "after_cursor_execute")
-    def executed(*arguments: Any) -> None:
-        connection, *_, is_many = arguments
-        if is_many:
-            with connection.connection.cursor() as cursor:
-                cursor.execute("SELECT 1")
-
-
-def _prepare_mysql(engine: Engine, waits: Waits) -> None:
-    """Bound what a transaction waits for, and how long one that is left alone holds its rows.
-
-    MariaDB has a limit for that. MySQL has one for connections that are left alone, in a transaction or not:
-    those that rest in the pool are closed as well, and replaced when they are wanted.
-    """
-    lock_seconds, idle_seconds = waits.lock_seconds_max, waits.idle_seconds_max
-    limits = (
-        f"SET innodb_lock_wait_timeout = {lock_seconds}, lock_wait_timeout = {lock_seconds},"
-        f" wait_timeout = {idle_seconds}"
-        # To MySQL this is a comment.
-        f" /*M!100300 , wait_timeout = DEFAULT, idle_transaction_timeout = {idle_seconds} */"
-    )
-
-    @event.listens_for(engine, "connect")
-    def connect(connection: Any, _record: object) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(limits)
 
 
 def _prepare_sqlite(engine: Engine, *, begin: str) -> None:
