@@ -112,6 +112,10 @@ class Cluster:
         """The endpoint of the manager that is the primary now."""
         return next(manager.endpoint for manager in self.managers if manager.is_primary)
 
+    async def has_primary(self) -> None:
+        """Wait until there is one: on a machine that stands still for a moment a lease may lapse."""
+        await until(lambda: any(manager.is_primary for manager in self.managers), "somebody is the primary")
+
     async def manager(
         self, *, open_store: Callable[[str], MetadataStore] = open_metadata, **settings: Any
     ) -> Manager:
@@ -144,11 +148,13 @@ class Cluster:
 
     async def client(self, topic: str = "t", **created: Any) -> Client:
         """A new topic with a producer and a consumer of it."""
+        await self.has_primary()
         await self.caller.post(self.primary, "/topics", name=topic, **created)
         return await self.client_of(topic)
 
     async def client_of(self, topic: str) -> Client:
         """A new producer and consumer of a topic that is there."""
+        await self.has_primary()
         producer = await self.caller.post(self.primary, "/producer/register", topic=topic)
         consumer = await self.caller.post(self.primary, "/consumer/register", topic=topic)
         return Client(self.caller, topic, producer["producer_id"], consumer["consumer_id"])
