@@ -315,6 +315,10 @@ def test_offsets_and_positions(tmp_path: Path) -> None:
                 await commit(b'{"consumer":"spark","offset":1,"seek":true,"incarnation":9}')
             with pytest.raises(TopicReplaced):
                 await position("consumer=spark&incarnation=9")
+            with pytest.raises(TopicReplaced):
+                await brokers.client.request(
+                    asking.endpoint, "DELETE", f"{path}?consumer=spark&incarnation=9", seconds_max=5.0
+                )
             with pytest.raises(GroupNotFound):
                 await commit(b'{"consumer":"spark","offset":1,"seek":true,"incarnation":11}')
             assert await position("consumer=spark") == 3
