@@ -19,8 +19,8 @@ from talweg.records.header import (
     MAGIC,
     PRODUCER,
     PRODUCER_AT,
-    STAMP,
     VERSION,
+    WITH_STAMP,
     Bytes,
     Codec,
     Header,
@@ -29,6 +29,12 @@ from talweg.records.header import (
 )
 
 PADDING: Final = tuple(bytes(size) for size in range(8))  # PADDING[-n & 7] brings n bytes to a multiple of 8
+# Bound once: to look a method up takes a good part of its time, and a leader stamps every frame.
+_around_stamp: Final = AROUND_STAMP.unpack_from
+_with_stamp: Final = WITH_STAMP.pack
+_crc_bytes: Final = CRC.pack
+_GUARDED: Final = slice(CRC.size, HEADER_BYTES)
+_BODY: Final = slice(HEADER_BYTES, None)
 _LARGE_FRAME_BYTES: Final = 16 << 10  # below this a second copy of the body costs less than a view of it
 
 
@@ -121,15 +127,15 @@ def stamp(frame: Bytes, index: int, term: int, first_offset: int) -> bytes:
     """The leader's stamp: a copy of the frame with its place in the log. The body is not looked at."""
     if len(frame) < HEADER_BYTES:
         raise Incomplete(f"{len(frame)} bytes, a header has {HEADER_BYTES}")
-    header_crc, before, after = AROUND_STAMP.unpack_from(frame)
+    header_crc, before, after = _around_stamp(frame)
     # A new checksum over a damaged header would make the damage look right for ever.
-    if crc32c(frame[CRC.size : HEADER_BYTES]) != header_crc:
+    if crc32c(frame[_GUARDED]) != header_crc:
         raise CorruptBatch("the header does not match its checksum")
-    guarded: bytes = before + STAMP.pack(index, term, first_offset) + after
-    header = CRC.pack(crc32c(guarded)) + guarded
+    guarded = _with_stamp(before, index, term, first_offset, after)
+    header = _crc_bytes(crc32c(guarded)) + guarded
     if len(frame) < _LARGE_FRAME_BYTES:
-        return header + frame[HEADER_BYTES:]
-    return b"".join((header, memoryview(frame)[HEADER_BYTES:]))
+        return header + frame[_BODY]
+    return b"".join((header, memoryview(frame)[_BODY]))
 
 
 def identified(frame: Bytes, *, producer_id: int, producer_epoch: int, sequence: int) -> bytes:

@@ -55,8 +55,8 @@ of bytes again in an answer. What is in a log already is read whatever its numbe
 WHOLE: Final = struct.Struct("<IHBBIIIBBhQQQIIqqqq")
 GUARDED: Final = struct.Struct("<HBBIIIBBhQQQIIqqqq")  # all that header_crc covers
 CRC: Final = struct.Struct("<I")
-STAMP: Final = struct.Struct("<QQQ")
 AROUND_STAMP: Final = struct.Struct("<I20s24x40s")  # header_crc, and what stays as it is when it is stamped
+WITH_STAMP: Final = struct.Struct("<20sQQQ40s")  # the same, now with index, term and first_offset in between
 EPOCH_AT: Final = 22
 EPOCH: Final = struct.Struct("<h")
 PRODUCER_AT: Final = 56  # producer_id and sequence lie side by side

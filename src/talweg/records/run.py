@@ -18,6 +18,10 @@ _PLACE: Final = struct.Struct("<IHBBII8xQQ")  # header_crc … body_crc, then in
 _IDENTITY: Final = struct.Struct("<7xB14xh16xQI4xqq")
 _STAMPED: Final = struct.Struct("<24xQQQI28xq")
 _KINDS: Final = len(Kind)
+# Bound once: to look a method up takes a good part of its time.
+_place: Final = _PLACE.unpack_from
+_identity: Final = _IDENTITY.unpack_from
+_stamped: Final = _STAMPED.unpack_from
 
 
 def checked_run(buffer: Bytes) -> list[tuple[int, int, int, int, bytes]]:
@@ -28,9 +32,7 @@ def checked_run(buffer: Bytes) -> list[tuple[int, int, int, int, bytes]]:
         body = position + HEADER_BYTES
         if body > size:
             raise Incomplete(f"{size - position} bytes, a header has {HEADER_BYTES}")
-        header_crc, magic, version, kind, body_bytes, body_crc, index, term = _PLACE.unpack_from(
-            view, position
-        )
+        header_crc, magic, version, kind, body_bytes, body_crc, index, term = _place(view, position)
         if (
             crc32c(view[position + 4 : body]) != header_crc
             or magic != MAGIC
@@ -56,7 +58,7 @@ def peek(frame: bytes) -> tuple[int, int, int, int, int, int]:
     """
     if len(frame) < HEADER_BYTES:
         raise Incomplete(f"{len(frame)} bytes, a header has {HEADER_BYTES}")
-    return _IDENTITY.unpack_from(frame)
+    return _identity(frame)
 
 
 def peek_stamp(frame: bytes) -> tuple[int, int, int, int, int]:
@@ -66,9 +68,9 @@ def peek_stamp(frame: bytes) -> tuple[int, int, int, int, int]:
     """
     if len(frame) < HEADER_BYTES:
         raise Incomplete(f"{len(frame)} bytes, a header has {HEADER_BYTES}")
-    return _STAMPED.unpack_from(frame)
+    return _stamped(frame)
 
 
 def peek_all(frames: Iterable[bytes]) -> Iterator[tuple[int, int, int, int, int, int]]:
     """`peek` of each of these frames, which were checked before."""
-    return map(_IDENTITY.unpack_from, frames)
+    return map(_identity, frames)

@@ -73,8 +73,11 @@ class Job(msgspec.Struct):
         for write in self.writes:
             if write.snapshot is not None or write.truncate_from is not None:
                 return False
-            entries_bytes += sum([len(entry.payload) for entry in write.entries])
-        return entries_bytes <= _SMALL_BYTES_MAX
+            for entry in write.entries:
+                entries_bytes += len(entry.payload)
+                if entries_bytes > _SMALL_BYTES_MAX:
+                    return False
+        return True
 
     def write(self) -> None:
         """Everything but the sync. What succeeded is not done again."""

@@ -38,6 +38,7 @@ ReadEntries = Callable[[int, int], list[Entry]]  # first and last index → some
 Confirm = Callable[[Callable[[TalwegError | None], None]], None]  # told None once leadership is confirmed
 
 _RECORDS = int(Kind.RECORDS)  # looking it up in the enum is slow
+_ASKED_AHEAD_BYTES = 1 << 20
 # Said from what the log has, so not before it is known that this is all of it.
 _REFUSALS = (OutOfSequence, StageNotFound, StageExpired, StageDecided, TransactionForgotten)
 
@@ -54,6 +55,7 @@ class Proposals:
         self._confirm = confirm
         self._frames: list[tuple[list[bytes], Done]] = []
         self._frames_bytes = 0
+        self._allowed_bytes = 0  # to be gathered until the next flush, as far as the core has been asked
         self._positions: list[tuple[list[Position], Done]] = []
         # In the log, by last index; the answer is known already and only waits for the commit.
         self._waiting: deque[tuple[int, Sequence[Appended], Done]] = deque()
@@ -64,16 +66,27 @@ class Proposals:
 
     def append(self, frames: list[bytes], done: Done) -> None:
         """Append frames, not yet stamped, in this order."""
-        size_bytes = sum(map(len, frames))
-        gathered_bytes = self._frames_bytes + size_bytes
-        refusal = self._raft.refuses(gathered_bytes)
-        if refusal is None and self._frames and gathered_bytes > self._raft.settings.uncommitted_bytes_max:
-            refusal = Refusal.OVERLOADED  # nothing is uncommitted now, but what was gathered soon will be
-        if refusal is not None:
-            done(self.refused(refusal))
-            return
+        gathered_bytes = self._frames_bytes + sum(map(len, frames))
+        if gathered_bytes > self._allowed_bytes:
+            refusal = self._refusal(gathered_bytes)
+            if refusal is not None:
+                done(self.refused(refusal))
+                return
         self._frames.append((frames, done))
         self._frames_bytes = gathered_bytes
+
+    def _refusal(self, gathered_bytes: int) -> Refusal | None:
+        # Small ones come in swarms, so the core is asked for more room than is needed now. It has no less
+        # of that when they are flushed; whether it leads at all it is asked again then.
+        raft, bytes_max = self._raft, self._raft.settings.uncommitted_bytes_max
+        ahead_bytes = gathered_bytes + _ASKED_AHEAD_BYTES
+        if ahead_bytes <= bytes_max and raft.refuses(ahead_bytes) is None:
+            self._allowed_bytes = ahead_bytes
+            return None
+        refusal = raft.refuses(gathered_bytes)
+        if refusal is None and self._frames and gathered_bytes > bytes_max:
+            return Refusal.OVERLOADED  # nothing is uncommitted now, but what was gathered soon will be
+        return refusal
 
     def commit_positions(self, positions: list[Position], done: Done) -> None:
         """Replicate positions. Those that come together share one entry."""
@@ -105,7 +118,7 @@ class Proposals:
         except StorageError as error:
             self._fail_gathered(error)  # the disk cannot be read now; who tries again may find that it can
             return
-        frames, self._frames, self._frames_bytes = self._frames, [], 0
+        frames, self._frames, self._frames_bytes, self._allowed_bytes = self._frames, [], 0, 0
         positions, self._positions = self._positions, []
         entries = self._stamp(frames)
         if positions:
@@ -143,7 +156,7 @@ class Proposals:
         # Those that are not in the log. The others still wait, for a majority or for another leader.
         told = [done for _, done in self._frames]
         told += [done for _, done in self._positions]
-        self._frames, self._frames_bytes, self._positions = [], 0, []
+        self._frames, self._frames_bytes, self._allowed_bytes, self._positions = [], 0, 0, []
         for done in told:
             done(error)
 
