@@ -18,10 +18,12 @@ from talweg.cli.checks import (
     check_machine,
     check_managers,
     check_partitions,
+    check_positions,
     check_readers,
     check_versions,
 )
-from talweg.cli.examining import _look, this_machine
+from talweg.cli.examining import _look, most_positions, this_machine
+from talweg.client.description import ConsumerDescription, Progress
 
 PRIMARY = Server("http://a", "primary", "1.0", True)
 READER = Server("http://b", "read-only", "1.0", True)
@@ -62,6 +64,30 @@ def test_all_is_well() -> None:
 )
 def test_managers(managers: list[Server], levels: dict[str, str]) -> None:
     assert {each.subject: each.level for each in bad(check_managers(managers))} == levels
+
+
+def reads(topic: str, *partitions: int) -> ConsumerDescription:
+    progress = Progress(position=0, start_offset=0, next_offset=0)
+    return ConsumerDescription(
+        group="g",
+        consumer_id=None,
+        topic=topic,
+        status=None,
+        last_heartbeat=None,
+        partitions=dict.fromkeys(partitions, progress),
+    )
+
+
+def test_a_partition_that_soon_has_no_room_for_positions() -> None:
+    crowd = [reads("logs", 0, 1), reads("logs", 1), reads("events", 0), reads("silent")]
+    assert most_positions(crowd) == {"logs": 2, "events": 1}
+    assert list(check_positions({"logs": 7}, 10)) == []
+    [soon] = bad(check_positions({"logs": 8, "events": 1}, 10))
+    assert (soon.level, soon.subject) == ("warning", "consumers, topic logs")
+    assert "8 have a position" in soon.what
+    assert "consumer delete NAME logs" in soon.remedy
+    [full] = bad(check_positions({"logs": 10}, 10))
+    assert full.level == "wrong"
 
 
 def test_a_consumer_that_retention_has_overtaken() -> None:

@@ -14,6 +14,7 @@ CLOCK_SECONDS_MAX: Final = 3.0  # a Date header has whole seconds, and is renewe
 FILES_MIN: Final = 4_096  # open files that a broker may need with some hundred partitions
 _DISK_WARNING: Final = 0.10  # of a disk that is free
 _DISK_WRONG: Final = 0.03
+_POSITIONS_WARNING: Final = 0.8  # of those that a partition keeps
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -204,6 +205,20 @@ def check_readers(
     held = sum(reader.holds for reader in readers)
     if held and not unasked and not any(reader.overtaken for reader in readers):
         yield Finding("fine", "holds", f"retention waits for {held}, and has overtaken nobody")
+
+
+def check_positions(positions: Mapping[str, int], positions_max: int) -> Iterator[Finding]:
+    """How many have a position in a partition of each topic, at most: one that is full takes nobody new."""
+    for topic, count in positions.items():
+        if count >= _POSITIONS_WARNING * positions_max:
+            yield Finding(
+                "wrong" if count >= positions_max else "warning",
+                f"consumers, topic {topic}",
+                f"{count:,} have a position in one partition, which keeps {positions_max:,} of them: after "
+                "that nobody new can commit one",
+                f"delete those that read no more: talweg consumer list --topic {topic} shows them, talweg "
+                f"consumer delete NAME {topic} deletes one",
+            )
 
 
 def check_clocks(servers: Sequence[Server]) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
@@ -28,11 +29,13 @@ from talweg.cli.checks import (
     check_machine,
     check_managers,
     check_partitions,
+    check_positions,
     check_readers,
     check_versions,
 )
 from talweg.client.description import ConsumerDescription, ManagerDescription
 from talweg.errors import TalwegError
+from talweg.replication.state import POSITIONS_MAX
 from talweg.version import __version__
 
 _AT_ONCE_MAX: Final = 16
@@ -70,6 +73,7 @@ def examine(servers: str | None, directories: Sequence[Path], timeout: float) ->
                 findings += check_brokers(brokers, faces)
                 findings += check_partitions(partitions, brokers)
                 findings += check_readers([_reader(each) for each in consumers], consumers.unasked)
+                findings += check_positions(most_positions(consumers), POSITIONS_MAX)
     findings += check_clocks([*managers, *faces])
     findings += check_versions([*managers, *faces], __version__)
     findings += check_machine(this_machine(directories))
@@ -79,6 +83,15 @@ def examine(servers: str | None, directories: Sequence[Path], timeout: float) ->
 def _reader(each: ConsumerDescription) -> Reader:
     overtaken = tuple(number for number, part in each.partitions.items() if part.overtaken)
     return Reader(each.name, each.topic, overtaken, each.keep_bytes is not None)
+
+
+def most_positions(consumers: Iterable[ConsumerDescription]) -> dict[str, int]:
+    """By topic: how many have a position in that one of its partitions where most have."""
+    positions = Counter((each.topic, number) for each in consumers for number in each.partitions)
+    most: dict[str, int] = {}
+    for (topic, _), count in positions.items():
+        most[topic] = max(most.get(topic, 0), count)
+    return most
 
 
 def _with_face(described: ManagerDescription, look: Server) -> Server:
