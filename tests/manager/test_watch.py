@@ -8,6 +8,7 @@ import pytest
 
 from manager.clusters import Cluster, until
 from manager.conftest import Play
+from manager.fake_broker import FakeBroker
 from talweg.errors import BrokerNotFound, TooFewBrokers, TopicExists
 
 
@@ -44,6 +45,21 @@ def test_a_broker_that_is_silent_is_inactive_and_comes_back_by_itself(play: Play
 
         await until(is_active)
         await cluster.caller.post(cluster.primary, "/topics", name="two", replication=2)
+
+    play(scenario)
+
+
+def test_a_heartbeat_is_taken_however_small_the_requests_of_others_have_to_be(play: Play) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        manager = await cluster.manager(body_bytes_max=1 << 10, message_bytes_max=1 << 10)
+        broker = FakeBroker(manager.endpoint)
+        await broker.start()
+        try:
+            await cluster.caller.post(cluster.primary, "/topics", name="t", partitions=100, replication=1)
+            await until(lambda: len(broker.logs) == 100, "it carries them all")
+            await broker.beat()  # of several kilobytes: each partition is named
+        finally:
+            await broker.stop()
 
     play(scenario)
 

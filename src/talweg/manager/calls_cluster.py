@@ -26,6 +26,8 @@ from talweg.protocol.transactions import TransactionsReady
 from talweg.version import __version__
 
 _TAG: Final = "Cluster"
+# A heartbeat names every partition that the broker carries: whatever clients may send, brokers must be heard.
+_HEARTBEAT_BYTES_MAX: Final = 16 << 20
 
 
 class ClusterCalls:
@@ -67,7 +69,7 @@ class ClusterCalls:
                 body=Heartbeat,
                 answer=HeartbeatAnswer,
                 errors=(BrokerNotFound, LeaseLost, MetadataUnavailable),
-                bytes_max=self._parts.settings.body_bytes_max,  # it names every partition that is carried
+                bytes_max=max(_HEARTBEAT_BYTES_MAX, self._parts.settings.body_bytes_max),
                 tag=_TAG,
             ),
         ]
