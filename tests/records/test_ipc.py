@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from records.samples import FULL, MANY, NOW, ONE, Rows, messages_of, rows
@@ -80,6 +80,10 @@ def test_a_reader_picks_columns_and_where_to_begin() -> None:
 
 
 @given(st.lists(rows(count_max=70), min_size=1, max_size=3), st.integers(0, 6000))
+@example([Rows([None] * 4)], 1152)  # what is not there yet when it begins, the schema, counts too
+@example(
+    [Rows([b""] * 3, headers=[[], [], [("k", b"v")] * 200])], 1700
+)  # nobody's headers are not sent along
 def test_a_stream_that_must_stay_small_ends_early_and_the_next_one_goes_on(
     parts: list[Rows], bytes_max: int
 ) -> None:

@@ -93,15 +93,21 @@ class Batch(msgspec.Struct, frozen=True):
         size_bytes = _ARROW_MESSAGE_BYTES * (end - begin) + layout.value.bytes_between(body, begin, end)
         if layout.key is not None:
             size_bytes += layout.key.bytes_between(body, begin, end)
-        if layout.headers_offsets is not None:
+        first, last = self._pairs_between(begin, end)
+        if first < last:
             assert layout.header_keys is not None and layout.header_values is not None
-            first, _ = headers_bounds(body, layout.headers_offsets, begin)
-            _, last = headers_bounds(body, layout.headers_offsets, end - 1)
-            if first < last:
-                size_bytes += _ARROW_PAIR_BYTES * (last - first)
-                size_bytes += layout.header_keys.bytes_between(body, first, last)
-                size_bytes += layout.header_values.bytes_between(body, first, last)
+            size_bytes += _ARROW_PAIR_BYTES * (last - first)
+            size_bytes += layout.header_keys.bytes_between(body, first, last)
+            size_bytes += layout.header_values.bytes_between(body, first, last)
         return size_bytes
+
+    def _pairs_between(self, begin: int, end: int) -> tuple[int, int]:
+        """Which headers the messages from `begin` to `end` (not included) have: the first, and the one behind
+        the last."""
+        offsets = self.layout.headers_offsets
+        if offsets is None or begin == end:
+            return 0, 0
+        return headers_bounds(self.body, offsets, begin)[0], headers_bounds(self.body, offsets, end - 1)[1]
 
     def values(self) -> list[bytes | None]:
         """The values alone, in order."""
@@ -197,9 +203,12 @@ class Batch(msgspec.Struct, frozen=True):
 
     def _headers_column(self, begin: int, end: int) -> Any:
         layout, count = self.layout, end - begin
-        if layout.headers_offsets is None:
+        first, last = self._pairs_between(begin, end)
+        if first == last:
+            # Not a slice of none: as IPC Arrow writes such a one with the whole batch's headers behind it.
             none = pa.py_buffer(bytes(4 * (count + 1)))
             return pa.Array.from_buffers(HEADERS_TYPE, count, [None, none], children=[_NO_PAIRS])
+        assert layout.headers_offsets is not None
         assert layout.header_keys is not None and layout.header_values is not None
         offsets = self._slice(layout.headers_offsets, 4 * (len(self) + 1))
         keys = self._binaries(layout.header_keys, pa.string())

@@ -29,7 +29,9 @@ _MESSAGE_HEADER: Final = 2
 _BATCH_BUFFERS: Final = 2
 _BATCH_COMPRESSION: Final = 3
 
-_METADATA_BYTES: Final = 1 << 10  # of a record batch in a stream, beside its buffers; about, and no less
+# About, and no less:
+_SCHEMA_BYTES: Final = 1 << 9  # of a stream, in front of its first record batch
+_METADATA_BYTES: Final = 1 << 10  # of a record batch, beside its buffers; and of the stream's end
 
 _UNCOMPRESSED: Final = -1  # written before a buffer that is raw although its message is compressed
 
@@ -52,7 +54,8 @@ def frames_to_ipc(
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, pa.schema([SCHEMA.field(name) for name in names])) as writer:
         for frame in frames:
-            room = bytes_max - sink.tell() - _METADATA_BYTES
+            # The schema is not there before the first batch is.
+            room = bytes_max - (sink.tell() or _SCHEMA_BYTES) - _METADATA_BYTES
             if written and room <= 0:
                 break
             batch = Batch.from_frame(frame, raw_bytes_max=raw_bytes_max)
