@@ -11,7 +11,7 @@ from crc32c import crc32c
 from talweg.client.draft import check_size
 from talweg.errors import BatchTooLarge
 from talweg.records import MESSAGES_MAX
-from talweg.records.columns import check_schema, data_bytes_of, to_binary
+from talweg.records.columns import check_schema, data_bytes_of, has_short_offsets, to_binary
 
 _ROW_BYTES = 8  # an element's offset, and a little
 
@@ -75,17 +75,15 @@ def checked_columns(given: Any, message_bytes_max: int) -> list[Any]:
         if not batch.num_rows:
             continue
         arrays = [
-            to_binary(column) if name in ("value", "key") and not _is_plain(column.type) else column
+            to_binary(column) if name in ("value", "key") and not has_short_offsets(column.type) else column
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
         ]
         plain = pa.record_batch(arrays, names=batch.schema.names)
-        check_size(pc.max(pc.binary_length(plain.column("value"))).as_py() or 0, message_bytes_max)
+        value = plain.column("value")
+        if data_bytes_of(value) > message_bytes_max:  # else none of them can be larger
+            check_size(pc.max(pc.binary_length(value)).as_py() or 0, message_bytes_max)
         made.append(plain)
     return made
-
-
-def _is_plain(type_: Any) -> bool:
-    return bool(pa.types.is_binary(type_) or pa.types.is_string(type_))
 
 
 def bytes_of(columns: Any) -> int:
