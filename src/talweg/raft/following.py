@@ -78,7 +78,8 @@ def _new_entries(raft: "Raft", entries: list[Entry]) -> list[Entry]:
 
 
 def hears_leader(raft: "Raft", source: int, term: int, commit: int) -> bool:
-    """The leader lives, and that is all it says: whether this is so."""
+    """A heartbeat has arrived. True: all is as it was, and to answer it is all that is left to do. False:
+    nothing has happened yet; it is a message for `step`."""
     if (
         term != raft.term
         or source != raft.leader

@@ -60,8 +60,16 @@ def tick(raft: "Raft") -> bool:
 
 
 def _hears_a_quorum(raft: "Raft") -> bool:
-    itself = int(raft.replica in raft.configuration.voters)
-    return itself + _others_heard(raft) >= raft.configuration.quorum
+    # Asked at every tick of every group that is led: it ends with the first ones who are enough.
+    voters = raft.configuration.voters
+    missing = len(voters) // 2 + (raft.replica not in voters)
+    oldest = raft.clock - raft.settings.election_ticks
+    for peer, progress in raft.progress.items():
+        if missing == 0:
+            return True
+        if progress.heard_at > oldest and peer in voters:
+            missing -= 1
+    return missing == 0
 
 
 def _others_heard(raft: "Raft") -> int:
@@ -227,7 +235,8 @@ def _retry_index(raft: "Raft", reply: AppendReply) -> int:
 
 
 def hears_follower(raft: "Raft", source: int, term: int, read_round: int) -> bool:
-    """A follower lives, lacks nothing and confirms nothing new: whether this is so."""
+    """A reply to a heartbeat has arrived, of a replica that is not recovering. True: it lacks nothing and
+    confirms nothing new, and was heard. False: nothing has happened yet; it is a message for `step`."""
     progress = raft.progress.get(source)
     if (
         progress is None

@@ -69,6 +69,7 @@ class ReplicaHost:
         self._writer = Writer(stores, self.settings.writer_threads)
         self._touched: dict[int, Group] = {}  # to be pumped at the end of this turn, in order
         self._outgoing: dict[int, list[tuple[int, Message]]] = {}  # by peer: leaves with that
+        self._tails_grew = False  # perhaps, since they were looked at
         self._finished: deque[tuple[Group, Job, TalwegError | None]] = deque()  # filled by writer threads
         self._finished_is_known = False  # to the event loop, which will look
         self._ticking: asyncio.Task[None] | None = None
@@ -209,6 +210,9 @@ class ReplicaHost:
 
     def _bound_tails(self) -> None:
         # A broker that is away lags in all groups. What is let go of is read from the disk when it is back.
+        if not self._tails_grew:
+            return  # a thousand groups at rest need not be looked through ten times a second
+        self._tails_grew = False
         excess_bytes = -self.settings.tails_bytes_max
         for group in self._groups.values():
             excess_bytes += group.replica.raft.log.tail_bytes
@@ -376,6 +380,7 @@ class ReplicaHost:
 
     def _pump(self) -> None:
         touched, self._touched = self._touched, {}
+        self._tails_grew |= bool(touched)
         outgoing, self._outgoing = self._outgoing, {}
         jobs: list[tuple[Job, WorkDone]] = []
         assert self._loop is not None
