@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, make_url, select
+from sqlalchemy import URL, Connection, Engine, create_engine, insert, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from talweg.databases import Waits, bound_mysql, count_idle_seconds, postgresql_options
+from talweg.databases import Waits, bound_mysql, count_idle_seconds, postgresql_options, prepare_sqlite
 from talweg.errors import InvalidSetting, MetadataUnavailable
 from talweg.metadata import sql_schema as schema
 from talweg.metadata.store import FORMAT
@@ -147,8 +147,7 @@ def _engine(url: URL, waits: Waits) -> Engine:
     except (ArgumentError, NoSuchModuleError) as error:
         raise InvalidSetting(f"a metadata URL that SQLAlchemy does not understand; {_EXPECTED}") from error
     if backend == "sqlite":
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
+        prepare_sqlite(engine, waits)
     elif backend == "postgresql":
         count_idle_seconds(engine)
     else:
@@ -177,20 +176,6 @@ def _connect_arguments(url: URL, waits: Waits) -> dict[str, Any]:
         "read_timeout": answer_seconds,
         "write_timeout": answer_seconds,
     }
-
-
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # the driver begins nothing by itself: see _begin_sqlite
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
-    # Durable at every commit: a number that was handed out before a power failure stays handed out.
-    cursor.execute("PRAGMA synchronous = FULL")
-    cursor.close()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    # A writer takes its lock at once: a reader that becomes a writer later may be refused.
-    connection.exec_driver_sql(connection.get_execution_options().get("talweg_begin", "BEGIN"))
 
 
 @contextlib.contextmanager

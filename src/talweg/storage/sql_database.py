@@ -8,10 +8,10 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from talweg.databases import Waits, bound_mysql, count_idle_seconds, postgresql_options
+from talweg.databases import Waits, bound_mysql, count_idle_seconds, postgresql_options, prepare_sqlite
 from talweg.errors import InvalidSetting, StorageError, StorageFull
 from talweg.storage.sql_schema import PACKET_BYTES_MIN, metadata
 from talweg.storage.sql_space import free_bytes_around, leaves_too_little
@@ -65,8 +65,9 @@ class Database:
             "READ COMMITTED", connections_max=1 if self._is_sqlite else CONNECTIONS_MAX
         )
         if self._is_sqlite:
-            _prepare_sqlite(self._reads, begin="BEGIN")
-            _prepare_sqlite(self._writes, begin="BEGIN IMMEDIATE")
+            # Some builds overwrite all that is deleted: deleting then needs as much room as adding did.
+            prepare_sqlite(self._reads, waits, "secure_delete=FAST")
+            prepare_sqlite(self._writes, waits, "secure_delete=FAST", begin="BEGIN IMMEDIATE")
         elif self._url.get_backend_name() == "postgresql":
             count_idle_seconds(self._writes)
         else:
@@ -202,27 +203,6 @@ def _connect_arguments(url: URL, waits: Waits) -> dict[str, Any]:
         "read_timeout": answer_seconds,
         "write_timeout": answer_seconds,
     }
-
-
-def _prepare_sqlite(engine: Engine, *, begin: str) -> None:
-    """Take transactions into our own hands, and have commits reach the disk.
-
-    A write-ahead log, because then readers and the writer do not wait for each other, and a commit
-    costs one sync instead of two or more. synchronous=FULL, because in this mode NORMAL syncs only at
-    checkpoints: a power failure would take back commits that were acknowledged. secure_delete=FAST,
-    because some builds overwrite all that is deleted, and deleting then needs as much room as adding did.
-    """
-
-    @event.listens_for(engine, "connect")
-    def connect(connection: sqlite3.Connection, _record: object) -> None:
-        connection.isolation_level = None  # the driver's own BEGIN comes too late for reads
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA secure_delete=FAST")
-
-    @event.listens_for(engine, "begin")
-    def start(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
 
 
 @contextlib.contextmanager
