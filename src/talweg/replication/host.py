@@ -15,7 +15,7 @@ import msgspec
 
 from talweg.errors import DamagedLog, GroupNotFound, NoQuorum, NotLeader, TalwegError
 from talweg.raft import Configuration, FetchEntries, FetchSnapshot, Message, Role, Settings
-from talweg.replication import process, wire
+from talweg.replication import process, tails, wire
 from talweg.replication.group import Group
 from talweg.replication.job import Job
 from talweg.replication.link import Links
@@ -60,9 +60,8 @@ class ReplicaHost:
         self._stores = stores
         self._random = random or Random()  # noqa: S311 - it spreads elections, it keeps no secret
         self._groups: dict[int, Group] = {}  # by incarnation
-        self._stopped: dict[
-            int, Group
-        ] = {}  # those that cannot go on, or not yet: see _broke and _begin_again
+        # Those that cannot go on, or not yet: see _broke and _begin_again.
+        self._stopped: dict[int, Group] = {}
         self._undeleted: dict[int, Group] = {}  # closed, and its log is on its way out
         self._beginning_again: set[asyncio.Task[None]] = set()
         self._links = Links(broker, self._packet_arrived, self._link_changed)
@@ -206,25 +205,10 @@ class ReplicaHost:
                     self._after_event(group)
                     if group.replica.raft.role is Role.FOLLOWER:
                         self._touch(group)  # it led until now, perhaps: whoever waits for a majority is told
-            self._bound_tails()
-
-    def _bound_tails(self) -> None:
-        # A broker that is away lags in all groups. What is let go of is read from the disk when it is back.
-        if not self._tails_grew:
-            return  # a thousand groups at rest need not be looked through ten times a second
-        self._tails_grew = False
-        excess_bytes = -self.settings.tails_bytes_max
-        for group in self._groups.values():
-            excess_bytes += group.replica.raft.log.tail_bytes
-        if excess_bytes <= 0:
-            return
-        rafts = [group.replica.raft for group in self._groups.values()]
-        for raft in sorted(rafts, key=lambda raft: raft.log.tail_bytes, reverse=True):
-            excess_bytes -= raft.log.tail_bytes
-            raft.let_go_of_tail()
-            excess_bytes += raft.log.tail_bytes
-            if excess_bytes <= 0:
-                return
+            if self._tails_grew:  # a thousand groups at rest need not be looked through ten times a second
+                self._tails_grew = False
+                rafts = [group.replica.raft for group in self._groups.values()]
+                tails.let_go(rafts, self.settings.tails_bytes_max)
 
     def _packet_arrived(self, peer: int, packet: memoryview) -> None:
         if (heartbeats := wire.heartbeats_in(packet)) is not None:
