@@ -135,7 +135,7 @@ def test_an_address_at_which_there_is_no_manager_is_said_at_once() -> None:
 def test_a_gateway_whose_managers_are_away_is_no_wrong_address() -> None:
     with (
         web_server(gateway=True) as address,
-        Admin(address, timeout=0.5) as admin,
+        Admin(address, timeout=3) as admin,
         pytest.raises(Unavailable, match="answered with 502"),
     ):
         admin.topics()

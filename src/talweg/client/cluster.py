@@ -66,9 +66,13 @@ class Pause:
         return self._deadline - asyncio.get_running_loop().time()
 
     async def wait(self, error: TalwegError) -> None:
-        """Wait before the next attempt; raises the error when there is no time for one."""
+        """Wait before the next attempt; raises the error when there is no time for one.
+
+        It must have as long as the pause before it: what is cut short would only say that no answer came,
+        where the attempt before knows better.
+        """
         seconds = self._seconds * random.uniform(0.5, 1.0)  # noqa: S311 - so that clients do not come in step
-        if self._cluster.closed or seconds >= self.left():
+        if self._cluster.closed or 2 * seconds >= self.left():
             raise error
         self._seconds = min(2 * self._seconds, PAUSE_SECONDS_MAX)
         await asyncio.sleep(seconds)
