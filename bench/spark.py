@@ -33,7 +33,8 @@ read. Besides it there is a count of the values that are not empty: for it Spark
 of Parquet; of Talweg, as of every source in Python, it takes all columns unless `schema` names fewer. All
 columns go into Spark's `noop` sink, too. A stream reads everything that is there (`availableNow`) in one
 micro-batch, and its time is that of its triggers, without the start of the query. From topic to topic:
-exactly once, staged, decided on and published, acknowledged on disk on two brokers.
+exactly once, staged, decided on and published, acknowledged on disk on two brokers. Batches of rows that go
+to Python are bounded by their number (65,536) and not by their bytes: see docs/spark.md, "Settings".
 
 Kafka, the same jobs in the same session: three brokers, each a controller too, with a heap of 512 MB and
 otherwise as Kafka comes; as many messages, partitions and replicas, lz4, `acks=all`, at least two replicas
@@ -199,6 +200,8 @@ def _session(directory: Path, connector: Connector | None) -> Any:
         .config("spark.local.dir", str(directory))
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
+        # No bound by bytes: Spark would add up the batch anew with every row that goes to Python.
+        .config("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1))
         .config("spark.jars", ",".join(map(str, connector.jars if connector else ())))
     )
     with standard_error_into(directory / "spark.log"):
