@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from talweg.broker.stages import check_no_items
@@ -54,6 +55,7 @@ from talweg.records import (
     RAW_BYTES_MAX,
     STAGE_ID_MIN,
     Batch,
+    Bytes,
     Kind,
     frames,
     frames_to_ipc,
@@ -249,7 +251,7 @@ class RecordCalls:
         await within(self._settings.request_seconds_max, work)
 
 
-def _checked_frames(media_type: str, body: bytes, produce: Produce) -> list[bytes]:
+def _checked_frames(media_type: str, body: bytes, produce: Produce) -> Sequence[Bytes]:
     """The body as frames. Whatever is taken here can be read by every reader for ever."""
     if media_type != FRAMES:
         if produce.producer_id is not None and produce.producer_id >= STAGE_ID_MIN:
@@ -288,8 +290,11 @@ def _raw_bytes_in(body: bytes) -> int:
     return raw_bytes
 
 
-def records_in(body: bytes) -> list[bytes]:
-    """The frames of records that a body consists of, checked; raises CorruptBatch for all others."""
+def records_in(body: bytes) -> list[memoryview]:
+    """The frames of records that a body consists of, checked; raises CorruptBatch for all others.
+
+    Views of the body: they are copied once, when the leader stamps them.
+    """
     raw_bytes = _raw_bytes_in(body)
     if raw_bytes > REQUEST_RAW_BYTES_MAX:
         raise BatchTooLarge(
@@ -297,10 +302,9 @@ def records_in(body: bytes) -> list[bytes]:
             "accepted: send them in several requests"
         )
     made = []
-    for header, view in frames(body, bytes_max=RAW_BYTES_MAX):
+    for header, frame in frames(body, bytes_max=RAW_BYTES_MAX):
         if header.kind is not Kind.RECORDS:
             raise CorruptBatch(f"a frame of {header.kind.name.lower()} cannot be produced, only records")
-        frame = bytes(view)
         Batch.from_frame(frame, messages_max=MESSAGES_MAX)
         made.append(frame)
     if not made:

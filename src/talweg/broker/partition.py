@@ -16,7 +16,7 @@ from talweg.errors import (
     Undecided,
 )
 from talweg.protocol.bundles import Empty, Ends, Moved, Taken
-from talweg.records import STAGE_ID_MIN, Batch, read_header
+from talweg.records import STAGE_ID_MIN, Batch, Bytes, read_header
 from talweg.replication import Appended, Group, Position, Replica
 from talweg.replication.state import DELETED
 
@@ -86,7 +86,7 @@ class Partition:
             raise GroupNotFound(f"{self.name} is here in incarnation {here}, not in {meant} as yet")
         raise TopicReplaced(f"topic {self.topic} was deleted, and another one has taken its name")
 
-    async def append(self, frames: list[bytes]) -> Sequence[Appended]:
+    async def append(self, frames: Sequence[Bytes]) -> Sequence[Appended]:
         """Append frames in this order; returns once a majority has them on disk."""
         return await self.group.append(frames)
 

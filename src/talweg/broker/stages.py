@@ -2,17 +2,18 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from talweg.broker.partition import Partition
 from talweg.errors import BadRequest, OffsetOutOfRange, StorageError
-from talweg.records import STAGE_ID_MIN, peek
+from talweg.records import STAGE_ID_MIN, Bytes, peek
 from talweg.replication.staging import Item, Settled, encode_discard, encode_item
 
 _PUBLISH_BYTES: Final = 4 << 20  # read and proposed in one turn
 
 
-def check_items(frames: list[bytes], stage: int) -> None:
+def check_items(frames: Sequence[Bytes], stage: int) -> None:
     """Raise BadRequest unless these frames say that they are items of that stage."""
     for frame in frames:
         _, epoch, _, _, producer_id, number = peek(frame)
@@ -23,13 +24,13 @@ def check_items(frames: list[bytes], stage: int) -> None:
             )
 
 
-def check_no_items(frames: list[bytes]) -> None:
+def check_no_items(frames: Sequence[Bytes]) -> None:
     """Raise BadRequest if one of these frames would pass for what is published of a stage."""
     if any(peek(frame)[4] >= STAGE_ID_MIN for frame in frames):
         raise BadRequest(f"producer ids from {STAGE_ID_MIN} on belong to stages")
 
 
-async def stage_items(partition: Partition, transaction: str, frames: list[bytes]) -> int:
+async def stage_items(partition: Partition, transaction: str, frames: Sequence[Bytes]) -> int:
     """Stage frames; returns how many batches the stage holds up to the last of them, once a majority has
     them on disk."""
     now_us = time.time_ns() // 1000

@@ -22,7 +22,16 @@ from talweg.records.columns import SCHEMA
 from talweg.records.compression import RAW_BYTES_MAX
 from talweg.records.encoding import encode_arrow, encode_values
 from talweg.records.frame import check_body, encode_frame, frames, identified, stamp
-from talweg.records.header import HEADER_BYTES, MESSAGES_MAX, STAGE_ID_MIN, Codec, Header, Kind, read_header
+from talweg.records.header import (
+    HEADER_BYTES,
+    MESSAGES_MAX,
+    STAGE_ID_MIN,
+    Bytes,
+    Codec,
+    Header,
+    Kind,
+    read_header,
+)
 from talweg.records.ipc import frames_to_ipc, ipc_to_batches, ipc_to_frame
 from talweg.records.ndjson import frames_to_ndjson, ndjson_to_frame
 from talweg.records.run import checked_run, peek, peek_all, peek_stamp
@@ -34,6 +43,7 @@ __all__ = [
     "SCHEMA",
     "STAGE_ID_MIN",
     "Batch",
+    "Bytes",
     "Codec",
     "Header",
     "Kind",

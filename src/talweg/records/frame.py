@@ -40,8 +40,7 @@ _LARGE_FRAME_BYTES: Final = 16 << 10  # below this a second copy of the body cos
 
 def encode_frame(
     kind: Kind,
-    body: Bytes = b"",
-    *,
+    *parts: Bytes,
     index: int = 0,
     term: int = 0,
     first_offset: int = 0,
@@ -55,11 +54,11 @@ def encode_frame(
     columns: int = 0,
     raw_bytes: int | None = None,
 ) -> bytes:
-    """Seal a body as it stands. With a codec, it is compressed already and `raw_bytes` long without."""
+    """Seal a body, whole or in parts. With a codec, it is compressed already and `raw_bytes` long without."""
     return seal(
         kind,
-        (body,),
-        len(body),
+        parts,
+        sum(map(len, parts)),
         index=index,
         term=term,
         first_offset=first_offset,

@@ -51,7 +51,7 @@ def checked_run(buffer: Bytes) -> list[tuple[int, int, int, int, bytes]]:
     return run
 
 
-def peek(frame: bytes) -> tuple[int, int, int, int, int, int]:
+def peek(frame: Bytes) -> tuple[int, int, int, int, int, int]:
     """(kind, producer_epoch, first_offset, count, producer_id, sequence) of a frame, unchecked.
 
     For frames that were checked before: what a partition's small state is folded over.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from talweg.errors import TalwegError
 from talweg.raft import Configuration, Entry, FetchEntries, FetchSnapshot, Role, Snapshot
+from talweg.records import Bytes
 from talweg.replication import wire
 from talweg.replication.proposals import Appended, Done, Outcome
 from talweg.replication.replica import Replica
@@ -58,7 +59,7 @@ class Group:
         """Those who decide."""
         return self.replica.raft.configuration.voters
 
-    def append_with_callback(self, frames: list[bytes], done: Done) -> None:
+    def append_with_callback(self, frames: Sequence[Bytes], done: Done) -> None:
         """`append` for callers who count microseconds."""
         if self.stopped is not None:
             done(self.stopped)
@@ -66,7 +67,7 @@ class Group:
         self.replica.append(frames, done)
         self._touch(self)
 
-    async def append(self, frames: list[bytes]) -> Sequence[Appended]:
+    async def append(self, frames: Sequence[Bytes]) -> Sequence[Appended]:
         """Append frames, not yet stamped; returns where they stand once a majority has them on disk."""
         future: asyncio.Future[Sequence[Appended]] = asyncio.get_running_loop().create_future()
         self.append_with_callback(frames, _resolve(future))

@@ -20,7 +20,7 @@ from talweg.errors import (
     Undecided,
 )
 from talweg.raft import CONFIGURATION, NOOP, Entry, Raft, Refusal
-from talweg.records import Kind, encode_frame, peek, stamp
+from talweg.records import Bytes, Kind, encode_frame, peek, stamp
 from talweg.replication.state import PartitionState, Position, encode_positions
 
 
@@ -53,7 +53,7 @@ class Proposals:
         self._raft = raft
         self._read_entries = read_entries
         self._confirm = confirm
-        self._frames: list[tuple[list[bytes], Done]] = []
+        self._frames: list[tuple[Sequence[Bytes], Done]] = []
         self._frames_bytes = 0
         self._allowed_bytes = 0  # to be gathered until the next flush, as far as the core has been asked
         self._positions: list[tuple[list[Position], Done]] = []
@@ -64,7 +64,7 @@ class Proposals:
         self._next_term = 0  # the term for which it is brought to the log's end, and so far as
         self._next_index = 0  # this
 
-    def append(self, frames: list[bytes], done: Done) -> None:
+    def append(self, frames: Sequence[Bytes], done: Done) -> None:
         """Append frames, not yet stamped, in this order."""
         gathered_bytes = self._frames_bytes + sum(map(len, frames))
         if gathered_bytes > self._allowed_bytes:
@@ -167,7 +167,7 @@ class Proposals:
         leader = self._raft.leader if self._raft.leader != self._raft.replica else None
         return NotLeader(f"replica {self._raft.replica} cannot take it: {refusal.value}", leader)
 
-    def _stamp(self, proposed: list[tuple[list[bytes], Done]]) -> list[Entry]:
+    def _stamp(self, proposed: list[tuple[Sequence[Bytes], Done]]) -> list[Entry]:
         # All that came together in one go: with small entries, this is most of what a leader does.
         term, index = self._raft.term, self._raft.log.last_index
         tail, entries = self._tail_state, list[Entry]()

@@ -5,7 +5,7 @@ Synchronous and without threads of its own. It says what to write (`take_job`), 
 simulation with virtual time. Call `pump` after anything that happened.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from talweg.errors import DamagedLog, StorageError, TalwegError
@@ -25,7 +25,7 @@ from talweg.raft import (
     Snapshot,
     configuration_at,
 )
-from talweg.records import Kind, peek
+from talweg.records import Bytes, Kind, peek
 from talweg.replication.job import Gathered, Job
 from talweg.replication.opening import newest_snapshot, sound_hard_state
 from talweg.replication.proposals import Done, Proposals
@@ -106,7 +106,7 @@ class Replica:
         """A message for this replica."""
         self.raft.step(message)
 
-    def append(self, frames: list[bytes], done: Done) -> None:
+    def append(self, frames: Sequence[Bytes], done: Done) -> None:
         """Append frames (not yet stamped) in this order. `done` is told when they are committed, or
         with an error; NotLeader leaves open whether they were, and a retry finds out."""
         self._proposals.append(frames, done)

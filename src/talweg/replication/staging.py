@@ -26,7 +26,16 @@ from talweg.errors import (
     StageExpired,
     StageNotFound,
 )
-from talweg.records import HEADER_BYTES, STAGE_ID_MIN, Kind, encode_frame, peek, peek_stamp, read_header
+from talweg.records import (
+    HEADER_BYTES,
+    STAGE_ID_MIN,
+    Bytes,
+    Kind,
+    encode_frame,
+    peek,
+    peek_stamp,
+    read_header,
+)
 
 SETTLED_MAX: Final = 10_000  # stages of a partition; beyond that the one settled first is forgotten
 STAGES_MAX: Final = 10_000  # open ones of a partition; more are refused
@@ -253,15 +262,14 @@ def _first(pair: tuple[int, Stage]) -> int:
 # The entries
 
 
-def encode_item(transaction: str, frame: bytes, now_us: int) -> bytes:
+def encode_item(transaction: str, frame: Bytes, now_us: int) -> bytes:
     """The entry that stages a frame of records, which names the stage and its number in it."""
     _, _, _, _, stage_id, number = peek(frame)
     assert stage_id >= STAGE_ID_MIN and number >= 0, "the frame says which item of which stage it is"
     name = transaction.encode()
     head = _HEAD.pack(len(name), now_us)
     padding = bytes(-(len(head) + len(name)) & 7)  # frames are aligned, wherever they are
-    body = b"".join((head, name, padding, frame))
-    return encode_frame(Kind.STAGE, body, producer_id=stage_id, sequence=number)
+    return encode_frame(Kind.STAGE, head, name, padding, frame, producer_id=stage_id, sequence=number)
 
 
 def transaction_of(frame: bytes) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from talweg.errors import CorruptBatch, OutOfSequence, TooManyPositions
-from talweg.records import HEADER_BYTES, STAGE_ID_MIN, Kind, peek, peek_all, read_header
+from talweg.records import HEADER_BYTES, STAGE_ID_MIN, Bytes, Kind, peek, peek_all, read_header
 from talweg.replication.decisions import Decisions, StoredDecisions, decode_ruling
 from talweg.replication.staging import Staging, StoredStaging, decode_discard
 
@@ -64,7 +64,7 @@ class PartitionState:
         self.staging = Staging()
         self.decisions = Decisions()
 
-    def known(self, frame: bytes) -> int | None:
+    def known(self, frame: Bytes) -> int | None:
         """The first offset of an earlier copy of this batch; None if it is new.
 
         Raises OutOfSequence if it is neither. A producer with an epoch numbers its messages in each
@@ -73,7 +73,7 @@ class PartitionState:
         """
         kind, epoch, _, count, producer_id, sequence = peek(frame)
         if kind != _RECORDS:
-            return self.next_offset if self._is_known(kind, frame) else None
+            return self.next_offset if self._is_known(kind, bytes(frame)) else None
         if producer_id >= STAGE_ID_MIN:
             return self.staging.known_publication(producer_id, sequence)
         if producer_id < 0 or sequence < 0:
