@@ -552,6 +552,18 @@ def test_08_a_new_leader_is_given_one_election_timeout_to_be_heard() -> None:
     assert core.has_role(Role.FOLLOWER)
 
 
+def test_08_who_is_no_voter_any_more_no_longer_counts_as_heard() -> None:
+    """Item 8."""
+    core = make_settled_leader()
+    for _ in range(TIMEOUT):
+        core.tick()
+        core.step(HeartbeatReply(source=2, target=1, term=1))
+    assert core.has_role(Role.LEADER)
+    assert core.raft.propose_configuration(Configuration.of([1, 3], [2])) is None
+    core.tick()
+    assert core.has_role(Role.FOLLOWER)
+
+
 # 9. Follower progress. Scenarios: probe_and_replicate, replicate_pause, fast_log_rejection.
 
 

@@ -108,6 +108,7 @@ class Raft:
         # Of a leader:
         self.progress: dict[int, Progress] = {}  # everyone else in the configuration
         self.term_start_index = 0  # of the no-op that opened the term
+        self.doubt_at = 0  # by the clock: until then it is sure to have heard a quorum of these voters
         self.uncommitted_bytes = 0
         self.reads = Reads()
         self.transfer_target: int | None = None

@@ -37,6 +37,7 @@ def become_leader(raft: "Raft") -> None:
         for peer in raft.configuration.members
         if peer != raft.replica
     }
+    raft.doubt_at = 0
     raft.term_start_index = raft.log.last_index + 1
     raft.uncommitted_bytes = raft.log.payload_bytes(raft.commit_index + 1, raft.log.last_index)
     raft.append([Entry(raft.term_start_index, raft.term, NOOP, b"")])
@@ -45,7 +46,7 @@ def become_leader(raft: "Raft") -> None:
 
 def tick(raft: "Raft") -> bool:
     """A leader's share of a tick: heartbeats, and the doubt whether it still leads, or should."""
-    if not _hears_a_quorum(raft) or _holds_up_others(raft):
+    if (raft.clock >= raft.doubt_at and not _hears_a_quorum(raft)) or _holds_up_others(raft):
         raft.become_follower(raft.term, None)
         return True
     if raft.transfer_target is not None:
@@ -60,15 +61,18 @@ def tick(raft: "Raft") -> bool:
 
 
 def _hears_a_quorum(raft: "Raft") -> bool:
-    # Asked at every tick of every group that is led: it ends with the first ones who are enough.
-    voters = raft.configuration.voters
+    # It ends with the first ones who are enough, and until what they said is old it need not be asked again:
+    # a thousand groups that are led would ask at every tick.
+    voters, election_ticks = raft.configuration.voters, raft.settings.election_ticks
     missing = len(voters) // 2 + (raft.replica not in voters)
-    oldest = raft.clock - raft.settings.election_ticks
+    oldest, first_heard_at = raft.clock - election_ticks, raft.clock
     for peer, progress in raft.progress.items():
         if missing == 0:
-            return True
+            break
         if progress.heard_at > oldest and peer in voters:
             missing -= 1
+            first_heard_at = min(first_heard_at, progress.heard_at)
+    raft.doubt_at = first_heard_at + election_ticks
     return missing == 0
 
 

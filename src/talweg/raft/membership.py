@@ -82,6 +82,7 @@ def may_stand(raft: "Raft") -> bool:
 
 def _take_effect(raft: "Raft") -> None:
     raft.configuration = raft.configuration_history[-1][1]
+    raft.doubt_at = 0  # those who were heard may be none of its voters
     if raft.role is not Role.LEADER:
         return
     members = {member for member in raft.configuration.members if member != raft.replica}
