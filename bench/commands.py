@@ -32,6 +32,10 @@ class AskState(msgspec.Struct, frozen=True, tag=True):
     """How are things? Also answered first of all, when the process is ready."""
 
 
+class Spread(msgspec.Struct, frozen=True, tag=True):
+    """Hand groups over to where they belong, so that each process leads as many; then as `AskState`."""
+
+
 class Push(msgspec.Struct, frozen=True, tag=True):
     """Append entries as fast as it goes, `window` of them under way. Only for a leader."""
 
@@ -81,7 +85,7 @@ class Latencies(msgspec.Struct, frozen=True, tag=True):
         return 1000 * ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
-Command = AskState | Push | PushOneByOne
+Command = AskState | Spread | Push | PushOneByOne
 Answer = State | Pushed | Latencies
 
 encode = msgspec.json.encode

@@ -22,6 +22,7 @@ from bench.commands import (
     Push,
     Pushed,
     PushOneByOne,
+    Spread,
     State,
     decode_command,
     decode_member,
@@ -61,7 +62,7 @@ def serve(member: Member) -> None:
 
 def _carry_out(log: EntryLog, command: Command) -> Answer:
     match command:
-        case AskState():
+        case AskState() | Spread():  # of one group there is nothing to spread
             return _state(log)
         case Push():
             return _Pusher(log, command).push()

@@ -21,6 +21,7 @@ from bench.commands import (
     Push,
     Pushed,
     PushOneByOne,
+    Spread,
     State,
     decode_command,
     decode_member,
@@ -60,6 +61,10 @@ async def serve(member: Member) -> None:
 async def _carry_out(host: ReplicaHost, command: Command) -> Answer:
     match command:
         case AskState():
+            return _state(host)
+        case Spread():
+            for group in host.groups:
+                group.hand_over(group.voters[group.incarnation % len(group.voters)])
             return _state(host)
         case Push():
             return await _Pusher(host.groups[0], command).push()
