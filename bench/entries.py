@@ -103,7 +103,7 @@ _100_KB = Pipelined(
         Rival("large batches", 64),
     ],
 )
-FULL = Sizes([_1_KB, _100_KB], rounds=3, warm_seconds=1.5, seconds=5.0, one_by_one=500)
+FULL = Sizes([_1_KB, _100_KB], rounds=5, warm_seconds=1.5, seconds=4.0, one_by_one=500)
 QUICK = Sizes([_1_KB, _100_KB], rounds=1, warm_seconds=1.0, seconds=2.0, one_by_one=100)
 
 
