@@ -10,7 +10,7 @@ from client.consuming import create, numbered, produce
 from strangers import web_server
 from talweg import Admin, Producer
 from talweg.client.background import Background
-from talweg.client.cluster import Cluster
+from talweg.client.cluster import PAUSE_SECONDS, Cluster, Pause
 from talweg.client.servers import read_servers
 from talweg.errors import (
     GroupNotFound,
@@ -139,6 +139,21 @@ def test_a_gateway_whose_managers_are_away_is_no_wrong_address() -> None:
         pytest.raises(Unavailable, match="answered with 502"),
     ):
         admin.topics()
+
+
+def test_no_attempt_is_made_that_would_have_less_time_than_the_pause_before_it() -> None:
+    async def work() -> None:
+        known = Cluster("127.0.0.1:1")
+        told = Unavailable("the one before knows better")
+        try:
+            with pytest.raises(Unavailable) as raised:
+                await Pause(known, 0.99 * PAUSE_SECONDS).wait(told)
+            assert raised.value is told
+            await Pause(known, 30 * PAUSE_SECONDS).wait(told)
+        finally:
+            await known.close()
+
+    asyncio.run(work())
 
 
 def test_a_manager_that_stands_still_costs_its_deadline_once(cluster: LocalCluster) -> None:
