@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, groupby
 from random import Random
 
 from talweg.raft import (
@@ -18,9 +19,11 @@ from talweg.raft import (
     Ready,
     RequestVote,
     Role,
+    Run,
     Settings,
     Snapshot,
     VoteReply,
+    singly,
 )
 
 DATA = 2  # a kind that is not the core's own
@@ -35,6 +38,19 @@ def entries(*terms: int, first: int = 1, size_bytes: int = 0) -> list[Entry]:
     return [
         Entry(index, term, DATA, f"{term}.{index}".encode().ljust(size_bytes)) for index, term in numbered
     ]
+
+
+def run_of(some: Sequence[Entry]) -> Run:
+    """The same in one piece; their notes are their indexes."""
+    ends = list(accumulate(len(entry.payload) for entry in some))
+    payload, kinds = b"".join(entry.payload for entry in some), bytes(entry.kind for entry in some)
+    return Run(some[0].index, some[0].term, kinds, payload, ends, [entry.index for entry in some])
+
+
+def together(some: Sequence[Entry]) -> list[Entry | Run]:
+    """The same, those of one term in one piece where there are several."""
+    stretches = [list(stretch) for _, stretch in groupby(some, lambda entry: entry.term)]
+    return [run_of(stretch) if len(stretch) > 1 else stretch[0] for stretch in stretches]
 
 
 class Core:
@@ -110,7 +126,7 @@ class Core:
             if ready.truncate_from is not None:
                 for index in [at for at in self.on_disk if at >= ready.truncate_from]:
                     del self.on_disk[index]
-            self.on_disk |= {entry.index: entry for entry in ready.entries}
+            self.on_disk |= {entry.index: entry for entry in singly(ready.entries)}
             self.hard_state = ready.hard_state or self.hard_state
             self.raft.persisted(ready.number)
             self._sent += ready.messages_after
@@ -232,15 +248,17 @@ def append(
     source: int = 2,
     recovery_index: int = 0,
     life: int = 0,
+    in_runs: bool = False,
 ) -> Append:
     """An append of entries with these terms after `prev`, an (index, term)."""
+    some = entries(*terms, first=prev[0] + 1)
     return Append(
         source=source,
         target=target,
         term=term,
         prev_index=prev[0],
         prev_term=prev[1],
-        entries=entries(*terms, first=prev[0] + 1),
+        entries=together(some) if in_runs else some,
         commit=commit,
         recovery_index=recovery_index,
         life=life,

@@ -6,6 +6,7 @@ from talweg.raft import (
     Append,
     AppendReply,
     Configuration,
+    Entries,
     Entry,
     HardState,
     Heartbeat,
@@ -16,6 +17,7 @@ from talweg.raft import (
     Role,
     TimeoutNow,
     VoteReply,
+    singly,
 )
 from talweg.records import Batch, Kind, read_header
 from talweg.replication.job import Job
@@ -72,8 +74,9 @@ def _values(values: list[bytes | None]) -> str:
     return "".join(f' "{value[:VALUE_SHOWN_MAX]}"' for value in shown)
 
 
-def entries(some: list[Entry]) -> str:
+def entries(together: Entries) -> str:
     """All of them, or the ends of many."""
+    some = singly(together)
     if len(some) <= ENTRIES_SHOWN_MAX:
         return f"[{', '.join(map(entry, some))}]"
     return f"[{entry(some[0])} … {entry(some[-1])}]"
@@ -129,8 +132,8 @@ def write(one: Write) -> list[str]:
     if one.truncate_from is not None:
         parts.append(f"truncation from {one.truncate_from}")
     if one.entries:
-        plural = "entries" if len(one.entries) > 1 else "entry"
-        parts.append(f"{plural} {span(one.entries[0].index, one.entries[-1].index)}")
+        first, last = one.entries[0].index, one.entries[-1].last_index
+        parts.append(f"{'entries' if last > first else 'entry'} {span(first, last)}")
     if one.hard_state is not None:
         parts.append(hard_state(one.hard_state))
     return parts

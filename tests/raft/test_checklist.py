@@ -30,6 +30,7 @@ from raft.cores import (
     make_leader,
     make_settled_leader,
     request_vote,
+    together,
     trace,
 )
 from raft.load import read_all
@@ -56,6 +57,7 @@ from talweg.raft import (
     Snapshot,
     TimeoutNow,
     VoteReply,
+    singly,
 )
 from talweg.records import Kind, encode_values, read_header
 from talweg.replication.proposals import Outcome
@@ -330,14 +332,25 @@ def test_03_a_write_before_an_install_that_is_not_yet_taken_makes_nothing_durabl
 #    Scenarios: old_messages, reordered_message, crashed_leader_truncation.
 
 
-def test_04_a_stale_append_of_the_same_term_truncates_nothing() -> None:
+@pytest.mark.parametrize("in_runs", [False, True])
+def test_04_a_stale_append_of_the_same_term_truncates_nothing(in_runs: bool) -> None:
     """Item 4."""
     core = make(term=1)
-    core.step(append(term=1, terms=[1, 1, 1]))
+    core.step(append(term=1, terms=[1, 1, 1], in_runs=in_runs))
     for terms in ([], [1], [1, 1], [1, 1, 1]):
-        core.step(append(term=1, terms=terms))
+        core.step(append(term=1, terms=terms, in_runs=in_runs))
         assert core.terms == [1, 1, 1]
     assert all(ready.truncate_from is None for ready in core.readies)
+
+
+@pytest.mark.parametrize("in_runs", [False, True])
+def test_04_only_what_conflicts_is_replaced(in_runs: bool) -> None:
+    """Item 4: also where the logs part in the midst of a run."""
+    core = make(terms=[1, 2, 2, 3], term=4)
+    core.step(append(term=4, prev=(1, 1), terms=[2, 2, 2, 2, 4], in_runs=in_runs))
+    assert core.terms == [1, 2, 2, 2, 2, 4]
+    assert [ready.truncate_from for ready in core.readies if ready.entries] == [4]
+    assert core.on_disk == {entry.index: entry for entry in entries(*core.terms)}
 
 
 def test_04_an_append_before_the_commit_index_is_answered_and_changes_nothing() -> None:
@@ -382,9 +395,8 @@ def test_04_appends_in_any_order_never_take_back_what_was_acknowledged(data: st.
         last = data.draw(st.integers(first, len(log)))
         prev = (first, log[first - 1] if first else 0)
         commit_before = core.raft.commit_index
-        sent = core.step(
-            append(term=5, prev=prev, terms=log[first:last], commit=data.draw(st.integers(0, last)))
-        )
+        commit, in_runs = data.draw(st.integers(0, last)), data.draw(st.booleans())
+        sent = core.step(append(term=5, prev=prev, terms=log[first:last], commit=commit, in_runs=in_runs))
         for reply in sent:
             assert isinstance(reply, AppendReply)
             if not reply.rejected:
@@ -627,17 +639,19 @@ def test_09_a_follower_names_the_last_place_that_may_agree() -> None:
     assert reply == AppendReply(source=1, target=2, term=6, index=6, rejected=True, hint_index=4, hint_term=2)
 
 
-def test_09_entries_read_in_an_earlier_term_are_not_sent_in_a_later_one() -> None:
+@pytest.mark.parametrize("in_runs", [False, True])
+def test_09_entries_read_in_an_earlier_term_are_not_sent_in_a_later_one(in_runs: bool) -> None:
     """Item 9: while the disk was read, another leader may have overwritten what was read."""
     core = make(terms=[1, 1], term=1)
-    late = entries(1, 1)
+    late = together(entries(1, 1)) if in_runs else entries(1, 1)
     core.step(append(term=2, prev=(1, 1), terms=[2]))  # entry 2 is another now
     core.tick(TIMEOUT)
     core.grant(3)
     core.step(AppendReply(source=2, target=1, term=3, index=2, rejected=True))
     core.raft.progress[2].next_index = 1
     core.raft.fetched(2, late)
-    assert all(entry.term != 1 or entry.index == 1 for each in appends(core.pump()) for entry in each.entries)
+    sent = [entry for message in appends(core.pump()) for entry in singly(message.entries)]
+    assert all(entry.term != 1 or entry.index == 1 for entry in sent)
 
 
 @pytest.mark.parametrize("idle", [False, True], ids=["more is written", "idle"])

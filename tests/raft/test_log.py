@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from raft.cores import entries
-from talweg.raft import Configuration, Entry, Log, Snapshot
+from raft.cores import entries, run_of, together
+from talweg.raft import Configuration, Entry, Log, Run, Snapshot, beginning_at, ending_at, singly
 
 
 def log_of(*terms: int) -> Log:
@@ -132,6 +132,48 @@ def test_the_hint_skips_a_whole_term_at_a_time(terms: list[int], data: st.DataOb
     assert log.last_index_of_term_at_most(term, index) == max(fitting, default=start)
 
 
+def test_a_run_is_cut_where_it_is_asked_to_be() -> None:
+    held = entries(3, 3, 3, 3, first=7)
+    run = run_of(held)
+    assert (run.index, run.last_index, run.entries()) == (7, 10, held)
+    assert run.part(7, 10) is run
+    for first in range(7, 11):
+        for last in range(first, 11):
+            part = run.part(first, last)
+            assert part.entries() == held[first - 7 : last - 6]
+            assert part.notes == list(range(first, last + 1))
+            assert (part.ends[-1], part.term) == (len(part.payload), 3)
+
+
+@given(st.lists(st.integers(0, 1), max_size=12), st.integers(0, 14))
+def test_entries_are_cut_wherever_a_run_begins_or_ends(rise: list[int], index: int) -> None:
+    held = entries(*[1 + sum(rise[: place + 1]) for place in range(len(rise))])
+    for some in (held, together(held)):
+        assert singly(beginning_at(some, index)) == held[max(index - 1, 0) :]
+        assert singly(ending_at(some, index)) == held[:index]
+
+
+def test_a_slice_cuts_a_run_only_when_it_is_more_than_all_that_is_wanted() -> None:
+    log = Log()
+    log.append([run_of([Entry(index, 1, 2, bytes(10)) for index in first]) for first in ((1, 2, 3), (4, 5))])
+    assert [(each.index, each.last_index) for each in log.slice(1, 50)] == [(1, 3), (4, 5)]
+    assert [(each.index, each.last_index) for each in log.slice(1, 49)] == [(1, 3)]
+    assert [(each.index, each.last_index) for each in log.slice(1, 29)] == [(1, 2)]
+    assert [(each.index, each.last_index) for each in log.slice(2, 40)] == [(2, 3), (4, 5)]
+    assert [(each.index, each.last_index) for each in log.slice(4, 1)] == [(4, 4)]
+
+
+def test_a_run_is_let_go_of_as_a_whole() -> None:
+    log = Log()
+    log.append([run_of(entries(1, 1, 1)), run_of(entries(1, 1, first=4))])
+    log.release(2)
+    assert (log.tail_first, log.tail_bytes) == (1, log.payload_bytes(1, 5))
+    log.release(3)
+    assert (log.tail_first, log.tail_bytes) == (4, log.payload_bytes(4, 5))
+    log.release(5)
+    assert (log.tail_first, log.tail_bytes, log.at_hand()) == (6, 0, [])
+
+
 class LogAgainstAList(RuleBasedStateMachine):
     """Whatever is done to a log, it answers as a plain list of entries would."""
 
@@ -141,6 +183,7 @@ class LogAgainstAList(RuleBasedStateMachine):
         self.model: list[Entry] = []  # since index 1; nothing is ever dropped from it
         self.start_index = self.start_term = 0
         self.first_at_hand = 1
+        self.runs: set[int] = set()  # the indexes that go on the run of the one before
 
     @property
     def last_index(self) -> int:
@@ -160,12 +203,15 @@ class LogAgainstAList(RuleBasedStateMachine):
         runs_of_terms = list(zip(firsts, range(2, 2 + len(runs)), strict=True))
         self.log = Log(start, self.start_term, runs_of_terms, self.last_index)
 
-    @rule(rise=st.lists(st.integers(0, 1), min_size=1, max_size=5))
-    def append(self, rise: list[int]) -> None:
+    @rule(rise=st.lists(st.integers(0, 1), min_size=1, max_size=5), in_runs=st.booleans())
+    def append(self, rise: list[int], in_runs: bool) -> None:
         term = self._kept[-1].term if self._kept else self.start_term
         terms = [max(term + sum(rise[: position + 1]), 1) for position in range(len(rise))]
         added = entries(*terms, first=self.last_index + 1)
-        self.log.append(added)
+        pieces: list[Entry | Run] = together(added) if in_runs else [*added]
+        self.runs -= {entry.index for entry in added}
+        self.runs |= {index for piece in pieces for index in range(piece.index + 1, piece.last_index + 1)}
+        self.log.append(pieces)
         self.model += added
 
     @precondition(lambda self: self._kept)
@@ -190,6 +236,9 @@ class LogAgainstAList(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         index = data.draw(st.integers(0, self.last_index))
         self.log.release(index)
+        if index < self.last_index:
+            while index + 1 in self.runs and index > self.start_index:
+                index -= 1  # a run is let go of as a whole
         self.first_at_hand = max(self.first_at_hand, index + 1)
 
     @rule(ahead=st.integers(0, 5))
@@ -216,12 +265,13 @@ class LogAgainstAList(RuleBasedStateMachine):
     def same_entries_at_hand(self) -> None:
         at_hand = [entry for entry in self._kept if entry.index >= self.first_at_hand]
         assert self.log.tail_first == self.first_at_hand
-        assert self.log.tail(self.log.tail_first) == at_hand
+        assert singly(self.log.tail(self.log.tail_first)) == at_hand
         assert self.log.tail_bytes == sum(len(entry.payload) for entry in at_hand)
         assert self.log.payload_bytes(0, self.last_index) == self.log.tail_bytes
         for entry in at_hand:
             assert self.log.payload_bytes(entry.index, entry.index) == len(entry.payload)
-            assert self.log.slice(entry.index, 1)[0] == entry
+            assert singly(self.log.slice(entry.index, 1))[0] == entry
+            assert singly(self.log.tail(entry.index)) == at_hand[entry.index - self.first_at_hand :]
 
 
 TestLogAgainstAList = LogAgainstAList.TestCase

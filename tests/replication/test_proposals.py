@@ -17,8 +17,8 @@ from talweg.errors import (
     TooManyPositions,
     Undecided,
 )
-from talweg.raft import Append, Configuration, Message, Role, Settings
-from talweg.records import Codec, encode_values
+from talweg.raft import Append, Configuration, Message, Role, Settings, singly
+from talweg.records import Codec, Kind, encode_frame, encode_values
 from talweg.replication.proposals import Appended, Outcome
 from talweg.replication.replica import Replica
 from talweg.replication.state import DELETED, POSITIONS_MAX, Position
@@ -122,7 +122,7 @@ def test_what_comes_together_goes_into_the_log_together() -> None:
         stage.replica(1).append([batch(value)], lambda _: None)
     stage.work(1)
     (sent,) = appends(stage.network, 2)
-    assert len(sent.entries) == 3
+    assert len(singly(sent.entries)) == 3
 
 
 def test_positions_that_come_together_share_an_entry() -> None:
@@ -292,6 +292,20 @@ def test_bytes_that_are_no_frame_are_refused_and_leave_no_entry(frame: bytes) ->
     assert stage.replica(1).raft.log.last_index == last_index
 
 
+def test_what_cannot_be_read_is_refused_and_what_came_with_it_stands() -> None:
+    stage = make()
+    nonsense = encode_frame(Kind.POSITIONS, b"\xffnonsense")
+    told: list[Outcome] = []
+    for frames in ([batch(b"a")], [batch(b"b"), nonsense, batch(b"never")], [batch(b"c"), batch(b"d")]):
+        stage.replica(1).append(frames, told.append)
+    stage.work(1)
+    stage.pass_time(TIMEOUT)
+    assert isinstance(told[0], CorruptBatch)
+    assert told[1:] == [[Appended(0, 1)], [Appended(2, 1), Appended(3, 1)]]
+    for broker in (1, 2, 3):
+        assert read_all(stage.replica(broker)) == [b"a", b"b", b"c", b"d"]
+
+
 def test_lost_leadership_leaves_open_what_waits() -> None:
     stage = make()
     client = Client().ask(stage, 1, batch(b"a"))
@@ -403,3 +417,17 @@ def test_nothing_uncommitted_is_ever_read() -> None:
     assert (replica.high_watermark, replica.read_frames(0, 1_000)) == (0, [])
     stage.stabilize()
     assert (replica.high_watermark, len(replica.read_frames(0, 1_000))) == (1, 1)
+
+
+@pytest.mark.parametrize("asked_together", [False, True])
+def test_what_a_majority_has_is_read_though_the_leaders_own_disk_is_behind(asked_together: bool) -> None:
+    stage = make()
+    stage.set_disk(1, "stopped")
+    batches = [batch(b"a", b"b"), batch(b"c"), batch(b"d")]
+    for frames in [batches] if asked_together else [[each] for each in batches]:
+        Client().ask(stage, 1, *frames)
+    stage.stabilize()
+    replica = stage.replica(1)
+    assert replica.raft.stable_index < replica.raft.log.last_index
+    assert read_all(replica) == [b"a", b"b", b"c", b"d"]
+    assert replica.read_frames(4, 1_000) == []

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.logs import LogMaker, together
 from talweg.errors import CorruptBatch, OutOfSequence, TooManyPositions
+from talweg.raft import NOOP, Entry
 from talweg.records import Kind, encode_frame, encode_values, stamp
 from talweg.replication import state as state_module
 from talweg.replication.state import (
@@ -36,6 +38,31 @@ def commit(state: PartitionState, *positions: Position) -> None:
     state.fold(
         encode_frame(Kind.POSITIONS, encode_positions(list(positions)), first_offset=state.next_offset)
     )
+
+
+def test_entries_in_a_run_add_up_to_what_each_for_itself_does() -> None:
+    make = LogMaker()
+    entries = [make.records(b"a", b"b"), make.records(b"c")]
+    leader = PartitionState()
+    leader.next_offset = make.next_offset
+    positions = encode_frame(Kind.POSITIONS, encode_positions([Position("reader", 2)]))
+    for kind, frame in (
+        (Kind.RECORDS, batch(0, 3)),
+        (Kind.POSITIONS, positions),
+        (Kind.RECORDS, batch(3, 2)),
+        (Kind.RECORDS, batch(0, 1, producer=PRODUCER + 1)),
+    ):
+        index = len(entries) + 1
+        stamped = stamp(frame, index=index, term=1, first_offset=leader.next_offset)
+        leader.fold(stamped)
+        entries.append(Entry(index, 1, int(kind), stamped))
+    (run,) = together(entries)
+    in_one, each = PartitionState(), PartitionState()
+    in_one.fold_all([Entry(0, 1, NOOP, b""), run])
+    each.fold_all(entries)
+    assert in_one.to_bytes() == each.to_bytes()
+    assert (in_one.next_offset, in_one.positions) == (9, {"reader": 2})
+    assert in_one.known(batch(3, 2)) == 6
 
 
 # Producers

@@ -2,6 +2,7 @@
 
 import pytest
 
+from storage.logs import together
 from talweg.errors import CorruptBatch
 from talweg.raft import (
     CONFIGURATION,
@@ -18,6 +19,7 @@ from talweg.raft import (
     Snapshot,
     TimeoutNow,
     VoteReply,
+    singly,
 )
 from talweg.records import encode_values, stamp
 from talweg.replication import wire
@@ -49,6 +51,18 @@ MESSAGES: list[Message] = [
             Entry(7, 4, NOOP, b""),
             Entry(8, 4, CONFIGURATION, Configuration.of([1, 2], [3]).to_bytes()),
             records_entry(9, 4),
+        ],
+    ),
+    Append(
+        **ENDS,
+        term=4,
+        prev_index=6,
+        prev_term=3,
+        commit=5,
+        entries=[
+            Entry(7, 4, NOOP, b""),
+            *together(records_entry(index, 4) for index in (8, 9, 10)),
+            *together(records_entry(index, 5) for index in (11, 12)),
         ],
     ),
     AppendReply(**ENDS, term=4, index=9),
@@ -96,8 +110,8 @@ def test_entries_that_two_brokers_are_sent_together_are_put_together_once() -> N
         ends = {"source": 3, "target": target}
         return Append(**ends, term=term, prev_index=first - 1, prev_term=3, entries=entries, commit=target)
 
-    runs: wire.Runs = {}
-    one, other = (wire.packets([(GROUP, append(target))], runs) for target in (1, 2))
+    shared: wire.Shared = {}
+    one, other = (wire.packets([(GROUP, append(target))], shared) for target in (1, 2))
     assert one[-1] is other[-1]
     different = [
         (GROUP + 1, append(2)),
@@ -106,7 +120,7 @@ def test_entries_that_two_brokers_are_sent_together_are_put_together_once() -> N
         (GROUP, append(2, term=5)),
     ]
     for group, message in different:
-        made = wire.packets([(group, message)], runs)
+        made = wire.packets([(group, message)], shared)
         assert made[-1] is not one[-1]
         assert made == wire.packets([(group, message)])
 
@@ -132,7 +146,8 @@ def test_a_packet_cut_short_is_refused_or_means_less_but_never_crashes(message: 
         if isinstance(message, Append):
             ((_, shorter),) = pairs
             assert isinstance(shorter, Append)
-            assert shorter.entries == message.entries[: len(shorter.entries)]
+            entries = singly(shorter.entries)
+            assert entries == singly(message.entries)[: len(entries)]
 
 
 def test_an_append_with_any_byte_of_an_entry_flipped_is_refused() -> None:

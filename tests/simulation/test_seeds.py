@@ -77,6 +77,7 @@ EXPECTED = {
     "removals": 40,
     "retentions": 120,
     "retries recognised": 700,
+    "runs written": 1_000,
     "slow disks": 80,
     "snapshots": 800,
     "stages discarded": 80,

@@ -1,8 +1,12 @@
 """Making entries, and looking at whole logs, for the tests of stores."""
 
-from talweg.raft import CONFIGURATION, NOOP, Configuration, Entry, HardState, Snapshot
+from collections.abc import Iterable
+from itertools import groupby
+
+from talweg.raft import CONFIGURATION, NOOP, Configuration, Entry, HardState, Run, Snapshot
 from talweg.records import Batch, Codec, Kind, encode_frame, encode_values, read_header, stamp
 from talweg.storage import LogStore, Write
+from talweg.storage.frames import in_runs
 
 EVERYTHING = 1 << 40  # bytes: no limit
 MEMBERS = Configuration.of([1, 2, 3])
@@ -56,9 +60,22 @@ def snapshot_at(entry: Entry, state: bytes = b"state", configuration: Configurat
     return Snapshot(entry.index, entry.term, configuration, state)
 
 
+def together(entries: Iterable[Entry]) -> list[Entry | Run]:
+    """The same in runs, as brokers have them."""
+    made: list[Entry | Run] = []
+    for (is_own, term), stretch in groupby(entries, lambda each: (each.kind <= CONFIGURATION, each.term)):
+        some = list(stretch)
+        if is_own:
+            made += some
+        else:
+            kinds, frames = [each.kind for each in some], [each.payload for each in some]
+            made += in_runs(some[0].index, term, kinds, frames)
+    return made
+
+
 def write(store: LogStore, *entries: Entry, hard_state: HardState | None = None) -> None:
-    """Write and sync."""
-    store.write(Write(entries=list(entries), hard_state=hard_state))
+    """Write, in runs where there are several, and sync."""
+    store.write(Write(entries=together(entries), hard_state=hard_state))
     store.sync()
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from storage.logs import LogMaker
+from storage.logs import LogMaker, together
 from talweg.errors import CorruptBatch, Incomplete
-from talweg.raft import CONFIGURATION, NOOP, Configuration, Entry
+from talweg.raft import CONFIGURATION, NOOP, Configuration, Entry, Run, singly
 from talweg.records import HEADER_BYTES, Kind, read_header
-from talweg.storage.frames import entries_in, entry_of, frame_of
+from talweg.storage.frames import LARGE_FRAME_BYTES, RUN_BYTES_MAX, entries_in, entry_of, frame_of
 
 
 def sample() -> list[Entry]:
@@ -44,9 +44,45 @@ def test_kinds_are_plain_numbers_again() -> None:
     assert type(entry_of(read_header(entry.payload), entry.payload).kind) is int
 
 
-def test_a_run_of_frames_is_read_back_as_entries() -> None:
-    assert entries_in(framed(sample())) == sample()
+def test_frames_in_a_row_are_read_back_as_entries() -> None:
+    assert singly(entries_in(framed(sample()))) == sample()
     assert entries_in(b"") == []
+
+
+def test_those_of_a_term_that_are_not_the_cores_own_are_read_back_as_one_run() -> None:
+    make = LogMaker(term=3, next_offset=40)
+    entries = [make.noop(), *make.batches(3), make.positions(), make.configuration(1, 2), make.records(b"a")]
+    make.term = 4
+    entries += make.batches(2)
+    read = entries_in(framed(entries))
+    assert [(each.index, each.last_index) for each in read] == [(1, 1), (2, 5), (6, 6), (7, 7), (8, 9)]
+    assert [isinstance(each, Run) for each in read] == [False, True, False, False, True]
+    assert singly(read) == entries
+    assert [each.last_index for each in entries_in(framed(entries[6:]))] == [7, 9]
+
+
+def test_small_frames_are_put_together_and_read_back_the_same() -> None:
+    make = LogMaker(last_index=6, term=3, next_offset=40)
+    entries = [*make.batches(4), make.positions(), *make.batches(4)]
+    (run,) = together(entries)
+    assert singly([run]) == entries
+    assert entries_in(run.payload) == [run]  # notes and all
+
+
+def test_a_large_frame_is_moved_for_itself() -> None:
+    make = LogMaker()
+    large = LARGE_FRAME_BYTES
+    entries = [*make.batches(2), *make.batches(1, large), *make.batches(1), *make.batches(2, large)]
+    assert [each.last_index for each in together(entries)] == [2, 3, 4, 5, 6]
+    assert singly(together(entries)) == entries
+
+
+def test_a_run_does_not_grow_beyond_its_limit() -> None:
+    make = LogMaker()
+    entries = make.batches(300, LARGE_FRAME_BYTES // 3)
+    pieces = together(entries)
+    assert singly(pieces) == entries
+    assert all(RUN_BYTES_MAX / 2 < len(each.payload) <= RUN_BYTES_MAX for each in pieces[:-1])
 
 
 def test_every_flipped_byte_in_a_run_is_refused() -> None:

@@ -35,14 +35,21 @@ the leader heard of the loss. See `recovery` for why that is enough, and nothing
 
 from talweg.raft.configuration import Configuration
 from talweg.raft.core import Raft, Settings
+from talweg.raft.entries import (
+    CONFIGURATION,
+    NOOP,
+    Entries,
+    Entry,
+    Run,
+    beginning_at,
+    ending_at,
+    singly,
+)
 from talweg.raft.log import Log
 from talweg.raft.membership import configuration_at
 from talweg.raft.messages import (
-    CONFIGURATION,
-    NOOP,
     Append,
     AppendReply,
-    Entry,
     FetchEntries,
     FetchSnapshot,
     HardState,
@@ -67,6 +74,7 @@ __all__ = [
     "Append",
     "AppendReply",
     "Configuration",
+    "Entries",
     "Entry",
     "Feeding",
     "FetchEntries",
@@ -84,9 +92,13 @@ __all__ = [
     "Refusal",
     "RequestVote",
     "Role",
+    "Run",
     "Settings",
     "Snapshot",
     "TimeoutNow",
     "VoteReply",
+    "beginning_at",
     "configuration_at",
+    "ending_at",
+    "singly",
 ]

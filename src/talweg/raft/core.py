@@ -11,11 +11,11 @@ import msgspec
 
 from talweg.raft import election, following, leading, membership, recovery
 from talweg.raft.configuration import Configuration
+from talweg.raft.entries import Entries
 from talweg.raft.log import Log
 from talweg.raft.messages import (
     Append,
     AppendReply,
-    Entry,
     FetchEntries,
     FetchSnapshot,
     HardState,
@@ -186,7 +186,7 @@ class Raft:
         """Why `propose` would not take entries of this size now, if it would not."""
         return leading.refuses(self, payload_bytes)
 
-    def propose(self, entries: list[Entry]) -> None:
+    def propose(self, entries: Entries) -> None:
         """Append entries, numbered from `log.last_index + 1` and of this term. Ask `refuses` first."""
         leading.propose(self, entries)
 
@@ -205,7 +205,7 @@ class Raft:
         else:
             self._failed_reads.append(request)
 
-    def fetched(self, peer: int, entries: list[Entry]) -> None:
+    def fetched(self, peer: int, entries: Entries) -> None:
         """The answer to FetchEntries; empty if they could not be read."""
         leading.fetched(self, peer, entries)
 
@@ -387,7 +387,7 @@ class Raft:
         self.votes.clear()
         self.rest()
 
-    def append(self, entries: list[Entry]) -> None:
+    def append(self, entries: Entries) -> None:
         """Add entries to the log, and heed the configurations among them."""
         self.log.append(entries)
         membership.heed(self, entries)

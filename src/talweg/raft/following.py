@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING
 
 from talweg.raft import recovery
+from talweg.raft.entries import Entries, beginning_at
 from talweg.raft.messages import (
     Append,
     AppendReply,
-    Entry,
     Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
@@ -59,21 +59,23 @@ def handle_append(raft: "Raft", message: Append) -> None:
         if entries[0].index <= log.last_index:
             raft.truncate_from(entries[0].index)
         raft.append(entries)
-    last_agreed = message.prev_index + len(message.entries)
+    last_agreed = message.entries[-1].last_index if message.entries else message.prev_index
     raft.commit(min(message.commit, last_agreed))
     recovery.leave(raft)
     raft.send_when_durable(_reply(raft, message, last_agreed))
 
 
-def _new_entries(raft: "Raft", entries: list[Entry]) -> list[Entry]:
+def _new_entries(raft: "Raft", entries: Entries) -> Entries:
     # Only a real conflict of terms may truncate: a repeated or reordered message holds a prefix of
     # what is here, and what follows it in our log may already be acknowledged.
     log = raft.log
     if not entries or entries[0].index > log.last_index:
         return entries
-    for position, entry in enumerate(entries):
-        if log.term(entry.index) != entry.term:
-            return entries[position:]
+    for entry in entries:
+        if log.term(entry.last_index) != entry.term:
+            # Of a run all are of one term, so where the logs part in it is where our terms begin to differ.
+            index = next(at for at in range(entry.index, entry.last_index + 1) if log.term(at) != entry.term)
+            return beginning_at(entries, index)
     return []
 
 

@@ -3,11 +3,10 @@
 from typing import TYPE_CHECKING
 
 from talweg.raft import recovery
+from talweg.raft.entries import NOOP, Entries, Entry
 from talweg.raft.messages import (
-    NOOP,
     Append,
     AppendReply,
-    Entry,
     FetchEntries,
     FetchSnapshot,
     Heartbeat,
@@ -124,12 +123,12 @@ def refuses(raft: "Raft", payload_bytes: int) -> Refusal | None:
     return None
 
 
-def propose(raft: "Raft", entries: list[Entry]) -> None:
+def propose(raft: "Raft", entries: Entries) -> None:
     """Append and send on. The entries need not be durable here before they leave for the others."""
     assert raft.role is Role.LEADER and raft.transfer_target is None
     assert entries[0].term == entries[-1].term == raft.term
     raft.append(entries)
-    raft.uncommitted_bytes += raft.log.payload_bytes(entries[0].index, entries[-1].index)
+    raft.uncommitted_bytes += raft.log.payload_bytes(entries[0].index, entries[-1].last_index)
     feed_all(raft)
 
 
@@ -153,11 +152,11 @@ def feed(raft: "Raft", peer: int, progress: Progress) -> None:
             raft.fetch(FetchEntries(peer, progress.next_index, settings.append_bytes_max))
         else:
             entries = raft.log.slice(progress.next_index, settings.append_bytes_max)
-            size_bytes = raft.log.payload_bytes(entries[0].index, entries[-1].index)
+            size_bytes = raft.log.payload_bytes(entries[0].index, entries[-1].last_index)
             _send_append(raft, peer, progress, entries, size_bytes)
 
 
-def _send_append(raft: "Raft", peer: int, progress: Progress, entries: list[Entry], size_bytes: int) -> None:
+def _send_append(raft: "Raft", peer: int, progress: Progress, entries: Entries, size_bytes: int) -> None:
     prev_index = progress.next_index - 1
     prev_term = raft.log.term(prev_index)
     assert prev_term is not None
@@ -175,17 +174,19 @@ def _send_append(raft: "Raft", peer: int, progress: Progress, entries: list[Entr
         )
     )
     if entries:
-        progress.sent(entries[-1].index, size_bytes)
+        progress.sent(entries[-1].last_index, size_bytes)
 
 
-def fetched(raft: "Raft", peer: int, entries: list[Entry]) -> None:
+def fetched(raft: "Raft", peer: int, entries: Entries) -> None:
     """Old entries have come from the disk. Retention or a reply may have overtaken them."""
     progress = raft.progress.get(peer)
     if progress is None:
         return
     progress.fetching = False
     # Read in an earlier term of ours they may be of a tail that another leader has overwritten since.
-    ours = all(raft.log.term(entry.index) == entry.term for entry in entries)
+    ours = all(
+        raft.log.term(entry.index) == entry.term == raft.log.term(entry.last_index) for entry in entries
+    )
     if entries and ours and entries[0].index == progress.next_index > raft.log.start_index:
         _send_append(raft, peer, progress, entries, sum([len(entry.payload) for entry in entries]))
     if entries:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from talweg.raft import leading
 from talweg.raft.configuration import Configuration
-from talweg.raft.messages import CONFIGURATION, Entry, Refusal, Role
+from talweg.raft.entries import CONFIGURATION, Entries, Entry
+from talweg.raft.messages import Refusal, Role
 from talweg.raft.progress import Progress
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ def propose(raft: "Raft", configuration: Configuration) -> Refusal | None:
     return None
 
 
-def heed(raft: "Raft", entries: list[Entry]) -> None:
+def heed(raft: "Raft", entries: Entries) -> None:
     """Let the configurations among appended entries count."""
     for entry in entries:
-        if entry.kind == CONFIGURATION:
+        if isinstance(entry, Entry) and entry.kind == CONFIGURATION:
             raft.configuration_history.append((entry.index, Configuration.from_bytes(entry.payload)))
             _take_effect(raft)
 

@@ -5,19 +5,7 @@ from enum import Enum, IntEnum
 import msgspec
 
 from talweg.raft.configuration import Configuration
-
-NOOP = 0  # opens a leader's term; its payload is empty
-CONFIGURATION = 1  # its payload is Configuration.to_bytes(); it counts from the moment it is in the log
-# Other kinds belong to the application. The core never looks into their payloads.
-
-
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One place in the log. Equal index and term mean equal entries (and equal everything before)."""
-
-    index: int  # from 1
-    term: int
-    kind: int
-    payload: bytes
+from talweg.raft.entries import Entries
 
 
 class HardState(msgspec.Struct, frozen=True, gc=False):
@@ -87,7 +75,7 @@ class Append(Message, frozen=True, kw_only=True):
 
     prev_index: int
     prev_term: int
-    entries: list[Entry]
+    entries: Entries
     commit: int
     recovery_index: int = 0  # to one that lost some of its log: whole again once it holds this
     life: int = 0  # the one in which it said that it had lost it: `recovery_index` is for no other
@@ -163,7 +151,7 @@ class Ready(msgspec.Struct, frozen=True):
     hard_state: HardState | None = None
     snapshot: Snapshot | None = None  # replaces the whole log
     truncate_from: int | None = None  # first index to remove, before `entries` are appended
-    entries: list[Entry] = []
+    entries: Entries = ()
     messages: list[Message] = []
     messages_after: list[Message] = []
     commit_index: int = 0

@@ -34,7 +34,7 @@ from talweg.records.header import (
 )
 from talweg.records.ipc import frames_to_ipc, ipc_to_batches, ipc_to_frame
 from talweg.records.ndjson import frames_to_ndjson, ndjson_to_frame
-from talweg.records.run import checked_run, peek, peek_all, peek_stamp
+from talweg.records.run import Note, checked_run, notes_of, peek, peek_stamp
 
 __all__ = [
     "HEADER_BYTES",
@@ -48,6 +48,7 @@ __all__ = [
     "Header",
     "Kind",
     "Message",
+    "Note",
     "check_body",
     "checked_run",
     "encode_arrow",
@@ -60,8 +61,8 @@ __all__ = [
     "ipc_to_batches",
     "ipc_to_frame",
     "ndjson_to_frame",
+    "notes_of",
     "peek",
-    "peek_all",
     "peek_stamp",
     "read_header",
     "stamp",

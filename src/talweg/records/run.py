@@ -6,33 +6,40 @@ here are the short ways, and they rest on the same layout (`records.header`).
 """
 
 import struct
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, TypeAlias
 
 from crc32c import crc32c
 
 from talweg.errors import CorruptBatch, Incomplete
 from talweg.records.header import HEADER_BYTES, MAGIC, VERSION, Bytes, Kind, read_header
 
-_PLACE: Final = struct.Struct("<IHBBII8xQQ")  # header_crc … body_crc, then index and term
+_LENGTHS: Final = struct.Struct("<IHBBII")  # header_crc … body_crc
+_NOTE: Final = struct.Struct("<22xhQQQI4xqq8xq")
 _IDENTITY: Final = struct.Struct("<7xB14xh16xQI4xqq")
 _STAMPED: Final = struct.Struct("<24xQQQI28xq")
 _KINDS: Final = len(Kind)
 # Bound once: to look a method up takes a good part of its time.
-_place: Final = _PLACE.unpack_from
+_lengths: Final = _LENGTHS.unpack_from
+_note: Final = _NOTE.unpack_from
 _identity: Final = _IDENTITY.unpack_from
 _stamped: Final = _STAMPED.unpack_from
 
 
-def checked_run(buffer: Bytes) -> list[tuple[int, int, int, int, bytes]]:
-    """(kind, index, term, body_bytes, frame) of each frame in `buffer`, every byte of it checked."""
+Note: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+"""What is noted of a frame that lies among others, so that nobody who is given them has to look again:
+producer_epoch, index, term, first_offset, count, producer_id, sequence, last_timestamp."""
+
+
+def checked_run(buffer: Bytes) -> tuple[bytearray, list[int], list[Note]]:
+    """The frames in `buffer`, every byte of them checked: the kind of each, where it ends, and its note."""
     view, position, size = memoryview(buffer), 0, len(buffer)
-    run: list[tuple[int, int, int, int, bytes]] = []
+    kinds, ends, notes = bytearray(), list[int](), list[Note]()
     while position < size:
         body = position + HEADER_BYTES
         if body > size:
             raise Incomplete(f"{size - position} bytes, a header has {HEADER_BYTES}")
-        header_crc, magic, version, kind, body_bytes, body_crc, index, term = _place(view, position)
+        header_crc, magic, version, kind, body_bytes, body_crc = _lengths(view, position)
         if (
             crc32c(view[position + 4 : body]) != header_crc
             or magic != MAGIC
@@ -46,9 +53,11 @@ def checked_run(buffer: Bytes) -> list[tuple[int, int, int, int, bytes]]:
             raise Incomplete(f"{size - position} bytes, the frame has {end - position}")
         if crc32c(view[body:end]) != body_crc:
             raise CorruptBatch(f"the body of the frame at byte {position} does not match its checksum")
-        run.append((kind, index, term, body_bytes, view[position:end].tobytes()))
+        kinds.append(kind)
+        ends.append(end)
+        notes.append(_note(view, position))
         position = end
-    return run
+    return kinds, ends, notes
 
 
 def peek(frame: Bytes) -> tuple[int, int, int, int, int, int]:
@@ -71,6 +80,6 @@ def peek_stamp(frame: bytes) -> tuple[int, int, int, int, int]:
     return _stamped(frame)
 
 
-def peek_all(frames: Iterable[bytes]) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """`peek` of each of these frames, which were checked before."""
-    return map(_identity, frames)
+def notes_of(frames: Iterable[bytes]) -> list[Note]:
+    """The note of each of these frames, which were checked before."""
+    return list(map(_note, frames))

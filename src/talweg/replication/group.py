@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from talweg.errors import TalwegError
-from talweg.raft import Configuration, Entry, FetchEntries, FetchSnapshot, Role, Snapshot
+from talweg.raft import Configuration, Entries, FetchEntries, FetchSnapshot, Role, Snapshot
 from talweg.records import Bytes
 from talweg.replication import wire
 from talweg.replication.proposals import Appended, Done, Outcome
@@ -181,7 +181,7 @@ class Group:
         replica.on_applied = self._wake_readers
         self.stopped = None
 
-    async def fetch(self, fetch: FetchEntries | FetchSnapshot) -> list[Entry] | Snapshot | None:
+    async def fetch(self, fetch: FetchEntries | FetchSnapshot) -> Entries | Snapshot | None:
         """What a slow follower needs, from the disk; None if it cannot be read, or not be sent."""
         if isinstance(fetch, FetchSnapshot) and self.replica.raft.log.start_index == self._unsendable_index:
             return None  # it is asked for with every heartbeat: to read it once, and to say so once, will do

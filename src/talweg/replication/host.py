@@ -392,9 +392,9 @@ class ReplicaHost:
             self._touch(group)  # after those who have not had their turn
         if jobs:
             self._writer.submit(jobs)
-        runs: wire.Runs = {}
+        shared: wire.Shared = {}
         for peer, pairs in outgoing.items():
-            self._links.send(peer, wire.packets(pairs, runs))
+            self._links.send(peer, wire.packets(pairs, shared))
 
     def _done(self, group: Group, job: Job) -> WorkDone:
         def done(error: TalwegError | None) -> None:  # in a writer's thread

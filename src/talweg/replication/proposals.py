@@ -19,9 +19,10 @@ from talweg.errors import (
     TransactionForgotten,
     Undecided,
 )
-from talweg.raft import CONFIGURATION, NOOP, Entry, Raft, Refusal
+from talweg.raft import Entries, Entry, Raft, Refusal, Run
 from talweg.records import Bytes, Kind, encode_frame, peek, stamp
 from talweg.replication.state import PartitionState, Position, encode_positions
+from talweg.storage.frames import in_runs
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
@@ -34,7 +35,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 Outcome = Sequence[Appended] | TalwegError
 Done = Callable[[Outcome], None]
-ReadEntries = Callable[[int, int], list[Entry]]  # first and last index → some entries from first on
+ReadEntries = Callable[[int, int], Entries]  # first and last index → some entries from first on
 Confirm = Callable[[Callable[[TalwegError | None], None]], None]  # told None once leadership is confirmed
 
 _RECORDS = int(Kind.RECORDS)  # looking it up in the enum is slow
@@ -167,10 +168,11 @@ class Proposals:
         leader = self._raft.leader if self._raft.leader != self._raft.replica else None
         return NotLeader(f"replica {self._raft.replica} cannot take it: {refusal.value}", leader)
 
-    def _stamp(self, proposed: list[tuple[Sequence[Bytes], Done]]) -> list[Entry]:
+    def _stamp(self, proposed: list[tuple[Sequence[Bytes], Done]]) -> list[Entry | Run]:
         # All that came together in one go: with small entries, this is most of what a leader does.
-        term, index = self._raft.term, self._raft.log.last_index
-        tail, entries = self._tail_state, list[Entry]()
+        term, first_index = self._raft.term, self._raft.log.last_index + 1
+        tail, index = self._tail_state, first_index - 1
+        kinds, made = bytearray(), list[bytes]()
         for frames, done in proposed:
             answer: list[Appended] = []
             try:
@@ -184,9 +186,10 @@ class Proposals:
                     if kind == _RECORDS:
                         tail.add_batch(epoch, first_offset, count, producer_id, sequence)
                     else:
-                        tail.fold(stamped)
+                        tail.fold(stamped)  # what cannot be read is refused here
                     index += 1
-                    entries.append(Entry(index, term, kind, stamped))
+                    kinds.append(kind)
+                    made.append(stamped)
                     answer.append(Appended(first_offset, count))
             except _REFUSALS as error:
                 self._refuse(error, done)  # frames before it stand: sent again they are duplicates
@@ -195,15 +198,16 @@ class Proposals:
             else:
                 # A duplicate may be of an entry that is not committed yet: its answer waits with the rest.
                 self._waiting.append((index, answer, done))
-        return entries
+        return in_runs(first_index, term, kinds, made)
 
     def _refuse(self, error: TalwegError, done: Done) -> None:
         # Whoever leads no more and does not know it misses what was written since: it would turn away
         # for good a producer that did everything right.
         self._confirm(lambda lost: done(error if lost is None else lost))
 
-    def _stamp_positions(self, groups: list[tuple[list[Position], Done]], entries: list[Entry]) -> None:
-        index, term = self._raft.log.last_index + len(entries) + 1, self._raft.term
+    def _stamp_positions(self, groups: list[tuple[list[Position], Done]], entries: list[Entry | Run]) -> None:
+        index = (entries[-1].last_index if entries else self._raft.log.last_index) + 1
+        term = self._raft.term
         tail, taken, told = self._tail_state, list[Position](), list[Done]()
         for positions, done in groups:
             try:
@@ -234,10 +238,9 @@ class Proposals:
         while self._next_index < raft.log.last_index:
             if bytes_max <= 0:
                 return False
-            for entry in self._read_entries(self._next_index + 1, raft.log.last_index):
-                if entry.kind not in (NOOP, CONFIGURATION):
-                    self._tail_state.fold(entry.payload)
-                self._next_index = entry.index
-                bytes_max -= len(entry.payload)
+            entries = self._read_entries(self._next_index + 1, raft.log.last_index)
+            self._tail_state.fold_all(entries)
+            self._next_index = entries[-1].last_index
+            bytes_max -= sum([len(entry.payload) for entry in entries])
         self._term = raft.term
         return True

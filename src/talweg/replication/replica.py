@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from talweg.errors import DamagedLog, StorageError, TalwegError
 from talweg.raft import (
     Configuration,
-    Entry,
+    Entries,
     FetchEntries,
     FetchSnapshot,
     Log,
@@ -21,9 +21,13 @@ from talweg.raft import (
     Ready,
     Refusal,
     Role,
+    Run,
     Settings,
     Snapshot,
+    beginning_at,
     configuration_at,
+    ending_at,
+    singly,
 )
 from talweg.records import Bytes, Kind, peek
 from talweg.replication.job import Gathered, Job
@@ -33,7 +37,7 @@ from talweg.replication.retention import Hold, Needed
 from talweg.replication.staging import Item, staged_frame
 from talweg.replication.state import PartitionState, Position
 from talweg.storage import LogStore, Write, head_to_drop
-from talweg.storage.frames import LAST_BARE_KIND
+from talweg.storage.frames import holds_offset
 
 # Applied in one go, about. After a restart there may be a snapshot's interval of it in every group; of small
 # messages that takes seconds, and hearts have to beat meanwhile.
@@ -247,7 +251,7 @@ class Replica:
         fetches, self._fetches = self._fetches, []
         return fetches
 
-    def fetch(self, fetch: FetchEntries | FetchSnapshot) -> list[Entry] | Snapshot | None:
+    def fetch(self, fetch: FetchEntries | FetchSnapshot) -> Entries | Snapshot | None:
         """Read what a slow follower needs. Whatever cannot be read is asked for again later."""
         try:
             with self._looking_for_damage():
@@ -257,12 +261,12 @@ class Replica:
         except TalwegError:
             return None
 
-    def fetched(self, fetch: FetchEntries | FetchSnapshot, result: list[Entry] | Snapshot | None) -> None:
+    def fetched(self, fetch: FetchEntries | FetchSnapshot, result: Entries | Snapshot | None) -> None:
         """Hand what was read to the core."""
         if isinstance(fetch, FetchSnapshot):
             self.raft.fetched_snapshot(fetch.peer, result if isinstance(result, Snapshot) else None)
         else:
-            self.raft.fetched(fetch.peer, result if isinstance(result, list) else [])
+            self.raft.fetched(fetch.peer, () if result is None or isinstance(result, Snapshot) else result)
 
     @property
     def serves(self) -> bool:
@@ -291,11 +295,14 @@ class Replica:
             return self.store.offset_at(timestamp, last_index)
 
     def _frames_at_hand(self, offset: int, last_index: int) -> list[bytes]:
-        for entry in self.raft.log.at_hand():
-            if entry.kind == Kind.RECORDS and entry.index <= last_index:
-                _, _, first_offset, count, _, _ = peek(entry.payload)
-                if first_offset <= offset < first_offset + count:
-                    return [entry.payload]
+        for piece in self.raft.log.at_hand():
+            if isinstance(piece, Run) and not holds_offset(piece, offset):
+                continue
+            for entry in singly([piece]):
+                if entry.kind == Kind.RECORDS and entry.index <= last_index:
+                    _, _, first_offset, count, _, _ = peek(entry.payload)
+                    if first_offset <= offset < first_offset + count:
+                        return [entry.payload]
         return []
 
     def read_staged(self, items: list[Item]) -> list[bytes]:
@@ -317,7 +324,7 @@ class Replica:
         stable_index = self.raft.stable_index
         if first_index > stable_index:
             # A majority may have on disk what our own has yet to be given.
-            at_hand = [entry for entry in self.raft.log.at_hand() if first_index <= entry.index <= last_index]
+            at_hand = singly(ending_at(beginning_at(self.raft.log.at_hand(), first_index), last_index))
             if at_hand and at_hand[0].index == first_index:
                 return [entry.payload for entry in at_hand]
             stable_index = last_index  # it was given to the disk this moment
@@ -382,12 +389,11 @@ class Replica:
         try:
             while raft.applied_index < raft.commit_index and self._to_apply_bytes > 0:
                 entries = self._entries(raft.applied_index + 1, raft.commit_index)
-                frames = [entry.payload for entry in entries if entry.kind > LAST_BARE_KIND]
-                self.state.fold_all(frames)
-                frames_bytes = sum(map(len, frames))
-                self._bytes_since_snapshot += frames_bytes
-                self._to_apply_bytes -= frames_bytes
-                raft.applied(entries[-1].index)
+                self.state.fold_all(entries)
+                entries_bytes = sum([len(entry.payload) for entry in entries])
+                self._bytes_since_snapshot += entries_bytes
+                self._to_apply_bytes -= entries_bytes
+                raft.applied(entries[-1].last_index)
         except DamagedLog:
             raise
         except StorageError:
@@ -408,11 +414,11 @@ class Replica:
             elif (done := self._reads.pop(read.request, None)) is not None:
                 done(None)
 
-    def _entries(self, first_index: int, last_index: int) -> list[Entry]:
+    def _entries(self, first_index: int, last_index: int) -> Entries:
         """Some of these, from the first on."""
         if first_index >= self.raft.log.tail_first:
             entries = self.raft.log.slice(first_index, _APPLY_BYTES)
-            return entries[: last_index + 1 - first_index]
+            return ending_at(entries, last_index) if entries[-1].last_index > last_index else entries
         last_index = min(last_index, self.raft.log.tail_first - 1)
         return self.store.read(first_index, _APPLY_BYTES, last_index)
 

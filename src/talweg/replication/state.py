@@ -4,13 +4,13 @@ Pure and deterministic: every replica folds the same entries in the same order a
 state. The leader keeps a second one that is ahead by what is not committed yet (see `replica`).
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from talweg.errors import CorruptBatch, OutOfSequence, TooManyPositions
-from talweg.records import HEADER_BYTES, STAGE_ID_MIN, Bytes, Kind, peek, peek_all, read_header
+from talweg.raft import CONFIGURATION, NOOP, Entries, Run
+from talweg.records import HEADER_BYTES, STAGE_ID_MIN, Bytes, Kind, Note, peek, read_header
 from talweg.replication.decisions import Decisions, StoredDecisions, decode_ruling
 from talweg.replication.staging import Staging, StoredStaging, decode_discard
 
@@ -120,24 +120,40 @@ class PartitionState:
         return kind == _DECISION and self.decisions.is_known(decode_ruling(frame))
 
     def fold(self, frame: bytes) -> None:
-        """Bring the state past one entry, given as its frame."""
-        self.fold_all((frame,))
+        """Bring the state past one entry, given as its frame. Every replica does so for every entry."""
+        kind, epoch, first_offset, count, producer_id, sequence = peek(frame)
+        if kind == _RECORDS:
+            self.add_batch(epoch, first_offset, count, producer_id, sequence)
+        elif kind == _POSITIONS:
+            self.take_positions(decode_positions(frame))
+        elif kind == _STAGE:
+            self.staging.add_item(frame)
+        elif kind == _DISCARD:
+            self.staging.discard(decode_discard(frame))
+        elif kind == _DECISION:
+            self.decisions.add(decode_ruling(frame))
 
-    def fold_all(self, frames: Sequence[bytes]) -> None:
-        """Bring the state past entries, given as their frames. Every replica does so for every entry."""
-        for (kind, epoch, first_offset, count, producer_id, sequence), frame in zip(
-            peek_all(frames), frames, strict=True
+    def fold_all(self, entries: Entries) -> None:
+        """Bring the state past entries, those of the core's own among them, which change nothing."""
+        for entry in entries:
+            if isinstance(entry, Run):
+                self._fold_run(entry)
+            elif entry.kind not in (NOOP, CONFIGURATION):
+                self.fold(entry.payload)
+
+    def _fold_run(self, run: Run) -> None:
+        notes: list[Note] = run.notes
+        begin = 0
+        for (epoch, _, _, first_offset, count, producer_id, sequence, _), kind, end in zip(
+            notes, run.kinds, run.ends, strict=True
         ):
-            if kind == _RECORDS:
+            if kind != _RECORDS:
+                self.fold(run.payload[begin:end])
+            elif producer_id < 0:
+                self.next_offset = first_offset + count
+            else:
                 self.add_batch(epoch, first_offset, count, producer_id, sequence)
-            elif kind == _POSITIONS:
-                self.take_positions(decode_positions(frame))
-            elif kind == _STAGE:
-                self.staging.add_item(frame)
-            elif kind == _DISCARD:
-                self.staging.discard(decode_discard(frame))
-            elif kind == _DECISION:
-                self.decisions.add(decode_ruling(frame))
+            begin = end
 
     def add_batch(self, epoch: int, first_offset: int, count: int, producer_id: int, sequence: int) -> None:
         """Bring the state past a batch of messages, given as what its header says."""

@@ -25,6 +25,7 @@ from talweg.raft import (
     Append,
     AppendReply,
     Configuration,
+    Entry,
     Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
@@ -58,8 +59,8 @@ _FIELDS = {
     InstallSnapshot: (7, struct.Struct("<QQI")),  # index, term, bytes of configuration; it; the state
     TimeoutNow: (8, struct.Struct("<")),
 }
-# Frames of entries, by group, term, the index before them, and how many entries there are.
-Runs = dict[tuple[int, int, int, int], list[bytes]]
+# Frames of entries, by group, term, the index before them, and that of the last one.
+Shared = dict[tuple[int, int, int, int], list[bytes]]
 _TYPES = {number: (kind, fields) for kind, (number, fields) in _FIELDS.items()}
 
 
@@ -78,10 +79,10 @@ def read_hello(packet: bytes | memoryview) -> int:
     return int(broker)
 
 
-def packets(messages: Iterable[tuple[int, Message]], runs: Runs | None = None) -> list[bytes]:
+def packets(messages: Iterable[tuple[int, Message]], shared: Shared | None = None) -> list[bytes]:
     """(group, message) pairs for one broker, as the parts of a write. Entries that another broker is sent at
-    the same moment, with the same `runs`, are put together once."""
-    runs = {} if runs is None else runs
+    the same moment, with the same `shared`, are put together once."""
+    shared = {} if shared is None else shared
     parts: list[bytes] = []
     heartbeats: list[bytes] = []
     answers: list[ReplyRow] = []
@@ -93,7 +94,7 @@ def packets(messages: Iterable[tuple[int, Message]], runs: Runs | None = None) -
             assert isinstance(message, HeartbeatReply)
             answers.append((group, message.term, message.round, message.life, int(message.recovering)))
         else:
-            parts.extend(_message_parts(group, message, runs))
+            parts.extend(_message_parts(group, message, shared))
     if heartbeats:
         parts.append(_packet(bytes([_HEARTBEATS]), *heartbeats))
     if answers:
@@ -127,7 +128,7 @@ def _packet(*parts: bytes) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def _message_parts(group: int, message: Message, runs: Runs) -> list[bytes]:
+def _message_parts(group: int, message: Message, shared: Shared) -> list[bytes]:
     number, fields = _FIELDS[type(message)]
     head = _HEAD.pack(number, group, message.term)
     tail: list[bytes] = []
@@ -139,7 +140,7 @@ def _message_parts(group: int, message: Message, runs: Runs) -> list[bytes]:
             own = fields.pack(
                 message.prev_index, message.prev_term, message.commit, message.recovery_index, message.life
             )
-            tail = _frames(group, message, runs)
+            tail = _frames(group, message, shared)
         case RequestVote():
             flags = message.pre | message.transfer << 1
             own = fields.pack(message.last_index, message.last_term, flags)
@@ -155,11 +156,14 @@ def _message_parts(group: int, message: Message, runs: Runs) -> list[bytes]:
     return [_LENGTH.pack(length) + head + own, *tail]
 
 
-def _frames(group: int, message: Append, runs: Runs) -> list[bytes]:
+def _frames(group: int, message: Append, shared: Shared) -> list[bytes]:
     # A leader never changes what it has put at an index, so in one term these say which entries they are.
-    run = (group, message.term, message.prev_index, len(message.entries))
-    if (made := runs.get(run)) is None:
-        made = runs[run] = gathered(frames_of(message.entries))
+    entries = message.entries
+    if not entries:
+        return []
+    which = (group, message.term, message.prev_index, entries[-1].last_index)
+    if (made := shared.get(which)) is None:
+        made = shared[which] = gathered(frames_of(entries))
     return made
 
 
@@ -232,7 +236,7 @@ def _read_message(packet: bytes | memoryview, source: int, target: int) -> tuple
     if kind is Append:
         entries = entries_in(memoryview(packet)[rest:])
         for entry in entries:
-            if entry.kind == CONFIGURATION:
+            if isinstance(entry, Entry) and entry.kind == CONFIGURATION:
                 Configuration.from_bytes(entry.payload)  # refused here, before it can reach the core
         if entries and entries[0].index != own[0] + 1:
             raise ValueError(f"entry {entries[0].index} is said to follow entry {own[0]}")

@@ -4,17 +4,18 @@ The writer keeps it up to date in memory. When a segment is sealed it is written
 file), so that opening a large log reads these few bytes and none of the messages.
 """
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 import msgspec
 from crc32c import crc32c
 
 from talweg.errors import DamagedLog
-from talweg.raft import Configuration, Entry
-from talweg.records import Header, Kind, peek_stamp
+from talweg.raft import Configuration, Entries, Entry, Run, beginning_at
+from talweg.records import Header, Kind, Note, peek_stamp
 from talweg.storage.checked_file import HEAD_BYTES, body_bytes_of, seal, unseal, write_all
 from talweg.storage.files import File
-from talweg.storage.frames import LAST_BARE_KIND, frame_of
+from talweg.storage.frames import frame_of
 from talweg.storage.sparse_index import SparseIndex
 
 NO_MESSAGE = 0  # the newest timestamp where there is no message
@@ -100,14 +101,14 @@ class Contents:
     def add(self, header: Header, position: int) -> None:
         """One more frame. If it is a configuration, `add_configuration` is called as well."""
         if position >= self._next_point or header.term != self._term:
-            self._note(header.index, header.term, header.first_offset, position)
+            self._mark(header.index, header.term, header.first_offset, position)
         if header.last_timestamp > self.timestamp_max and header.kind == _RECORDS:
             self.timestamp_max = header.last_timestamp
         self.last_index = header.index
         self.next_offset = header.next_offset
         self.log_bytes = position + header.frame_bytes
 
-    def _note(self, index: int, term: int, first_offset: int, position: int) -> None:
+    def _mark(self, index: int, term: int, first_offset: int, position: int) -> None:
         # What is remembered of only some of the frames.
         if position >= self._next_point:
             self.points.add(index, first_offset, self.timestamp_max, position)
@@ -120,31 +121,60 @@ class Contents:
         """The frame just added is a configuration."""
         self.configurations.append((index, Configuration.from_bytes(body)))
 
-    def take(self, entries: list[Entry], start: int, bytes_max: int) -> list[bytes]:
-        """Add entries from `entries[start]` on until the segment has `bytes_max` bytes: their frames."""
+    def take(self, entries: Entries, bytes_max: int) -> tuple[list[bytes], Entries]:
+        """Add entries until the segment has `bytes_max` bytes: their frames, those of a run in one piece; and
+        the entries that are left."""
         frames: list[bytes] = []
-        position, offset, index = self.log_bytes, self.next_offset, self.last_index
-        for entry in entries[start:] if start else entries:
-            if position >= bytes_max:
-                break
-            kind = entry.kind
-            frame = entry.payload if kind > LAST_BARE_KIND else frame_of(entry, offset)
-            stamped_index, term, first_offset, count, last_timestamp = peek_stamp(frame)
-            index += 1
-            assert entry.index == index == stamped_index, "the log has no gaps, and its frames are stamped"
-            assert term == entry.term, "the frame is not stamped"
+        for place, entry in enumerate(entries):
+            if self.log_bytes >= bytes_max:
+                return frames, entries[place:]
+            assert entry.index == self.last_index + 1, "the log has no gaps"
+            if isinstance(entry, Run):
+                # Whatever begins before the segment is full.
+                count = 1 + bisect_left(entry.ends, bytes_max - self.log_bytes, hi=len(entry.ends) - 1)
+                taken = entry.part(entry.index, entry.index + count - 1)
+                self._take_run(taken)
+                frames.append(taken.payload)
+                if taken is not entry:
+                    return frames, beginning_at(entries[place:], taken.last_index + 1)
+            else:
+                frames.append(self._take_one(entry))
+        return frames, ()
+
+    def _take_one(self, entry: Entry) -> bytes:
+        frame = frame_of(entry, self.next_offset)
+        index, term, first_offset, count, last_timestamp = peek_stamp(frame)
+        assert (index, term) == (entry.index, entry.term), "the frame is not stamped"
+        assert first_offset == self.next_offset, "offsets have no gaps"
+        if self.log_bytes >= self._next_point or term != self._term:
+            self._mark(index, term, first_offset, self.log_bytes)
+        if last_timestamp > self.timestamp_max and entry.kind == _RECORDS:
+            self.timestamp_max = last_timestamp
+        if entry.kind == _CONFIGURATION:
+            self.add_configuration(index, entry.payload)
+        self.last_index, self.next_offset = index, first_offset + count
+        self.log_bytes += len(frame)
+        return frame
+
+    def _take_run(self, run: Run) -> None:
+        notes: list[Note] = run.notes
+        for note, index in ((notes[0], run.index), (notes[-1], run.last_index)):
+            assert (note[1], note[2]) == (index, run.term), "the frames are not stamped"
+        begins_at = position = self.log_bytes
+        offset, newest = self.next_offset, self.timestamp_max
+        for (_, index, term, first_offset, count, _, _, last_timestamp), kind, end in zip(
+            notes, run.kinds, run.ends, strict=True
+        ):
             assert first_offset == offset, "offsets have no gaps"
             if position >= self._next_point or term != self._term:
-                self._note(index, term, offset, position)
-            if last_timestamp > self.timestamp_max and kind == _RECORDS:
-                self.timestamp_max = last_timestamp
-            if kind == _CONFIGURATION:
-                self.add_configuration(index, entry.payload)
-            frames.append(frame)
+                self.timestamp_max = newest
+                self._mark(index, term, offset, position)
+            if last_timestamp > newest and kind == _RECORDS:
+                newest = last_timestamp
             offset += count
-            position += len(frame)
-        self.last_index, self.next_offset, self.log_bytes = index, offset, position
-        return frames
+            position = begins_at + end
+        self.last_index, self.next_offset, self.log_bytes = run.last_index, offset, position
+        self.timestamp_max = newest
 
     def head(self, points: SparseIndex, mark: Mark) -> "Contents":
         """A copy that ends at an earlier state. The points are given: a sealed segment lets go of its own."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import msgspec
 
 from talweg.errors import StorageError, TalwegError
-from talweg.raft import Configuration, Entry, HardState, Snapshot
+from talweg.raft import Configuration, Entries, Entry, HardState, Snapshot
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Write(msgspec.Struct, frozen=True):
     snapshot: Snapshot | None = None  # installed: the whole log gives way to it
     next_offset: int = 0  # with `snapshot`: the first offset after it
     truncate_from: int | None = None  # first index to remove
-    entries: list[Entry] = []
+    entries: Entries = ()
     hard_state: HardState | None = None
 
 

@@ -4,14 +4,22 @@ NOOP and CONFIGURATION entries are born inside the core, which knows nothing of 
 is the bare body, and whoever stores them makes the frame. Every other kind is made by the application:
 its payload *is* the whole frame, stamped with the entry's index and term. So a batch of messages is
 framed once, by the leader, and from then on only moved.
+
+Small ones that follow one another are moved as a `Run`. Its notes are those of `talweg.records`.
 """
 
+from collections.abc import Sequence
+from itertools import accumulate
+
 from talweg.errors import CorruptBatch
-from talweg.raft import CONFIGURATION, Entry
-from talweg.records import HEADER_BYTES, Header, Kind, checked_run, encode_frame
+from talweg.raft import CONFIGURATION, Entries, Entry, Run
+from talweg.records import HEADER_BYTES, Header, Kind, Note, checked_run, encode_frame, notes_of, read_header
 from talweg.records.header import Bytes
 
 LAST_BARE_KIND = CONFIGURATION  # this kind and those below it carry only a body
+# From this size on a frame is moved for itself: to put it together with others costs more than it saves.
+LARGE_FRAME_BYTES = 32 << 10
+RUN_BYTES_MAX = 1 << 20
 
 
 def frame_of(entry: Entry, next_offset: int) -> bytes:
@@ -22,9 +30,13 @@ def frame_of(entry: Entry, next_offset: int) -> bytes:
     return entry.payload
 
 
-def frames_of(entries: list[Entry]) -> list[bytes]:
-    """The same for entries that travel: the offset of one without messages is for the receiver to fill in."""
-    return [entry.payload if entry.kind > LAST_BARE_KIND else frame_of(entry, 0) for entry in entries]
+def frames_of(entries: Entries) -> list[bytes]:
+    """The same for entries that travel, those of a run in one piece. The offset of one without messages is
+    for the receiver to fill in."""
+    return [
+        entry.payload if isinstance(entry, Run) or entry.kind > LAST_BARE_KIND else frame_of(entry, 0)
+        for entry in entries
+    ]
 
 
 def entry_of(header: Header, frame: bytes) -> Entry:
@@ -35,17 +47,77 @@ def entry_of(header: Header, frame: bytes) -> Entry:
     return Entry(header.index, header.term, kind, frame)
 
 
-def entries_in(buffer: Bytes) -> list[Entry]:
-    """All entries in a run of frames, each checked in full.
+def in_runs(first_index: int, term: int, kinds: Sequence[int], frames: Sequence[bytes]) -> list[Entry | Run]:
+    """Entries of one term, given as their frames, as few pieces as it pays to make of them."""
+    made: list[Entry | Run] = []
+    lengths = list(map(len, frames))
+    first = 0
+    for end in _borders(lengths):
+        index = first_index + first
+        if end == first + 1:
+            made.append(Entry(index, term, kinds[first], frames[first]))
+        else:
+            ends = list(accumulate(lengths[first:end]))
+            payload = b"".join(frames[first:end])
+            notes = notes_of(frames[first:end])
+            made.append(Run(index, term, bytes(kinds[first:end]), payload, ends, notes))
+        first = end
+    return made
+
+
+def _borders(lengths: list[int]) -> list[int]:
+    # Where pieces end. One that is large is a piece of its own.
+    if sum(lengths) <= RUN_BYTES_MAX and max(lengths, default=0) < LARGE_FRAME_BYTES:
+        return [len(lengths)] if lengths else []
+    borders: list[int] = []
+    run_bytes = 0
+    for place, length in enumerate(lengths):
+        is_large = length >= LARGE_FRAME_BYTES
+        if run_bytes and (is_large or run_bytes + length > RUN_BYTES_MAX):
+            borders.append(place)
+            run_bytes = 0
+        if is_large:
+            borders.append(place + 1)
+        else:
+            run_bytes += length
+    return borders if borders and borders[-1] == len(lengths) else [*borders, len(lengths)]
+
+
+def entries_in(buffer: Bytes) -> list[Entry | Run]:
+    """All entries in frames that follow one another, each checked in full; in as few runs as can be.
 
     Raises CorruptBatch where a frame is not sound, or where an index does not follow the one before.
     """
-    entries: list[Entry] = []
-    next_index = None
-    for kind, index, term, body_bytes, frame in checked_run(buffer):
-        if index != next_index and next_index is not None:
-            raise CorruptBatch(f"entry {index} stands where entry {next_index} belongs")
-        next_index = index + 1
-        payload = frame if kind > LAST_BARE_KIND else frame[HEADER_BYTES : HEADER_BYTES + body_bytes]
-        entries.append(Entry(index, term, kind, payload))
-    return entries
+    kinds, ends, notes = checked_run(buffer)
+    made: list[Entry | Run] = []
+    first = begins_at = 0
+    for end in _changes(kinds, notes):
+        payload = bytes(buffer[begins_at : ends[end - 1]])
+        if end == first + 1:
+            made.append(entry_of(read_header(payload), payload))
+        else:
+            _, index, term, *_ = notes[first]
+            own_ends = [each - begins_at for each in ends[first:end]]
+            made.append(Run(index, term, bytes(kinds[first:end]), payload, own_ends, notes[first:end]))
+        first, begins_at = end, ends[end - 1]
+    return made
+
+
+def holds_offset(run: Run, offset: int) -> bool:
+    """Whether the message at `offset` is in one of its entries."""
+    (_, _, _, first_offset, *_), (_, _, _, last_offset, count, *_) = run.notes[0], run.notes[-1]
+    return bool(first_offset <= offset < last_offset + count)
+
+
+def _changes(kinds: bytearray, notes: list[Note]) -> list[int]:
+    # Where pieces end. Those of a run are of one term, and the core's own are for themselves.
+    if not notes:
+        return []
+    first_index, count, terms = notes[0][1], len(notes), [note[2] for note in notes]
+    if [note[1] for note in notes] != [*range(first_index, first_index + count)]:
+        raise CorruptBatch(f"the {count} entries from {first_index} on do not follow one another")
+    if min(kinds) > LAST_BARE_KIND and terms.count(terms[0]) == count:
+        return [count]
+    bare = [kind <= LAST_BARE_KIND for kind in kinds]
+    inner = [at for at in range(1, count) if bare[at - 1] or bare[at] or terms[at - 1] != terms[at]]
+    return [*inner, count]

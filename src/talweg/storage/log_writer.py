@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from talweg.raft import Entry, HardState, Snapshot
+from talweg.raft import Entries, HardState, Snapshot
 from talweg.storage.checked_file import remove_quietly, replace_file
 from talweg.storage.contents import Contents
 from talweg.storage.contract import Damage
@@ -162,7 +162,7 @@ class LogWriter:
         if mends:
             self._mend()
 
-    def append(self, entries: list[Entry], hard_state: HardState | None) -> None:
+    def append(self, entries: Entries, hard_state: HardState | None) -> None:
         """Add entries at the end, and write the hard state. Durable after `sync`."""
         first = self._tail
         mark = first.contents.mark() if first is not None else None
@@ -221,11 +221,11 @@ class LogWriter:
         self._sync(self._tail, in_place=True)
         self._journal.forget(self.directory)
 
-    def _write_entries(self, entries: list[Entry], made: list[Tail]) -> None:
-        tail, done, doubts = self._tail, 0, self._journal.doubts
+    def _write_entries(self, entries: Entries, made: list[Tail]) -> None:
+        tail, doubts = self._tail, self._journal.doubts
         if tail is not None and tail.unsynced_bytes > self._settings.unsynced_bytes_max:
             self._sync(tail)
-        while done < len(entries):
+        while entries:
             if tail is None or tail.contents.log_bytes >= self._settings.segment_bytes:
                 tail = self._new_tail(tail)
                 made.append(tail)
@@ -235,9 +235,8 @@ class LogWriter:
             else:
                 tail.prepare()
             position = tail.contents.log_bytes
-            frames = tail.contents.take(entries, done, self._settings.segment_bytes)
+            frames, entries = tail.contents.take(entries, self._settings.segment_bytes)
             tail.write(frames, position, doubts)
-            done += len(frames)
 
     def _new_tail(self, previous: Tail | None) -> Tail:
         index, offset, begins_at = self.view.last_index + 1, self.view.next_offset, self.view.end_at
@@ -282,7 +281,7 @@ class LogWriter:
     # Replacing the tail
 
     def install(
-        self, snapshot: Snapshot, next_offset: int, entries: list[Entry], hard_state: HardState | None
+        self, snapshot: Snapshot, next_offset: int, entries: Entries, hard_state: HardState | None
     ) -> None:
         """The whole log gives way to a snapshot and what follows it. Durable."""
         self._sync(self._tail)  # if it is not replaced after all, it must be as it was
@@ -303,7 +302,7 @@ class LogWriter:
         )
         self._replace(meta, frames, keep(snapshot, next_offset, last_timestamp=0), hard_state)
 
-    def truncate(self, from_index: int, entries: list[Entry], hard_state: HardState | None) -> None:
+    def truncate(self, from_index: int, entries: Entries, hard_state: HardState | None) -> None:
         """Everything from an entry on gives way to others. Durable. Raises UnsoundEntry."""
         assert from_index > self.view.start_index, "what was dropped cannot be replaced"
         assert not self.kept or from_index > self.kept[-1].index, "what a snapshot stands for is committed"
@@ -326,9 +325,9 @@ class LogWriter:
             meta = self._without_tail(from_index, None)
         self._replace(meta, [], None, None)
 
-    def _framed(self, first_index: int, first_offset: int, entries: list[Entry]) -> list[bytes]:
+    def _framed(self, first_index: int, first_offset: int, entries: Entries) -> list[bytes]:
         contents = Contents(first_index, first_offset, self._settings.index_interval_bytes)
-        return contents.take(entries, 0, sys.maxsize)
+        return contents.take(entries, sys.maxsize)[0]
 
     def _without_tail(self, from_index: int, staged_segment: int | None) -> Meta:
         view = self.view

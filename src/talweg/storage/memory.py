@@ -12,7 +12,7 @@ from threading import RLock
 import msgspec
 
 from talweg.errors import GroupNotFound, OffsetOutOfRange, StorageError
-from talweg.raft import CONFIGURATION, Configuration, Entry, HardState, Snapshot
+from talweg.raft import CONFIGURATION, Configuration, Entry, HardState, Snapshot, singly
 from talweg.records import Kind, read_header
 from talweg.storage.contract import LogStore, LogStores, LogSummary, SnapshotMark, Write
 from talweg.storage.frames import frame_of
@@ -91,7 +91,7 @@ class MemoryStore(LogStore):
                     kept.clear()
             if write.truncate_from is not None:
                 self._truncate(write.truncate_from)
-            for entry in write.entries:
+            for entry in singly(write.entries):
                 self._append(entry)
             if write.hard_state is not None:
                 self._hard_state = write.hard_state

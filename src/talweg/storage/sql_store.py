@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import Connection, insert, update
 
 from talweg.errors import DamagedLog, GroupNotFound, StorageError
-from talweg.raft import Entry, HardState, Snapshot
+from talweg.raft import Entry, HardState, Snapshot, singly
 from talweg.storage.contract import LogStore, LogSummary, SnapshotMark, Write
 from talweg.storage.frames import entry_of
 from talweg.storage.sql_database import Database
@@ -163,7 +163,7 @@ class SqlStore(LogStore):
         if write.entries:
             if is_retry and write.entries[0].index <= change.end.index:
                 self._truncate(change, write.entries[0].index)
-            self._append(change, write.entries)
+            self._append(change, singly(write.entries))
 
     def sync(self) -> None:
         """Nothing to do: `write` has committed."""

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from talweg.errors import DamagedLog, TalwegError
-from talweg.raft import Configuration, FetchEntries, FetchSnapshot, Message, Role
+from talweg.raft import Configuration, FetchEntries, FetchSnapshot, Message, Role, Run
 from talweg.replication.job import Job
 from talweg.replication.replica import Replica
 from talweg.storage import Write
@@ -311,6 +311,9 @@ class Broker:
         self._cluster.invariants.synced(self, self.unsynced, job.start_index or None)
         if job.snapshot is not None:
             self._cluster.counts["snapshots"] += 1
+        self._cluster.counts["runs written"] += sum(
+            isinstance(entry, Run) for write in self.unsynced for entry in write.entries
+        )
         self.unsynced = []
         if self._random.random() < 0.5:
             self._done(job)

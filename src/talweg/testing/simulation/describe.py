@@ -27,9 +27,13 @@ def describe(message: Message) -> str:
 
 
 def _append(append: Append) -> str:
-    text = f"append after {append.prev_index}/{append.prev_term} {len(append.entries)} entries"
+    text = f"append after {append.prev_index}/{append.prev_term} {_count(append)} entries"
     recovery = f" whole again at {append.recovery_index}" if append.recovery_index else ""
     return f"{text} commit {append.commit}{recovery}"
+
+
+def _count(append: Append) -> int:
+    return append.entries[-1].last_index - append.prev_index if append.entries else 0
 
 
 def _append_reply(reply: AppendReply) -> str:

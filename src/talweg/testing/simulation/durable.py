@@ -1,6 +1,6 @@
 """What must be on a broker's disk: a model beside the real store, moved only by syncs that succeeded."""
 
-from talweg.raft import HardState, Raft
+from talweg.raft import HardState, Raft, singly
 from talweg.storage import Write
 
 
@@ -54,7 +54,7 @@ class DurableLog:
             del self.terms[write.truncate_from - self.start_index - 1 :]
         if write.entries:
             assert write.entries[0].index == self.last_index + 1, "a gap on the disk"
-            self.terms.extend([entry.term for entry in write.entries])
+            self.terms.extend([entry.term for entry in singly(write.entries)])
         if write.hard_state is not None:
             self.hard_state = write.hard_state
         return cut

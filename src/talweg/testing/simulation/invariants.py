@@ -18,6 +18,7 @@ from talweg.raft import (
     RequestVote,
     Role,
     VoteReply,
+    singly,
 )
 from talweg.replication.replica import Replica
 from talweg.storage import Write
@@ -163,7 +164,7 @@ class Invariants:
         terms.extend(reversed(fresh))
         first_index = max(index + 1, log.tail_first)
         previous_term = log.term(first_index - 1)
-        for entry in log.tail(first_index) if first_index <= log.last_index else []:
+        for entry in singly(log.tail(first_index)) if first_index <= log.last_index else []:
             self.history.entry_seen(broker.number, entry, previous_term)
             previous_term = entry.term
         seen.last_index, seen.last_term = log.last_index, log.last_term
