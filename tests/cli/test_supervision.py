@@ -10,6 +10,7 @@ import pytest
 
 from server_process import is_alive
 from talweg.errors import InvalidSetting
+from talweg.testing.cluster import PORTS_FILE, LocalCluster
 from talweg.testing.directory_lock import DirectoryLock
 from talweg.testing.ports import Ports, is_free, read_ports, write_ports
 from talweg.testing.processes import Process, Restart, Supervisor, stop_all, wait_until
@@ -40,6 +41,38 @@ def test_a_port_is_the_same_again_if_it_is_free(tmp_path: Path) -> None:
         with pytest.raises(InvalidSetting, match=f"port {port} is in use"):
             other.take("b", port)
         other.close()
+
+
+def test_the_port_of_another_cluster_is_not_even_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    # To try one is to listen on it for a moment: a process that starts there just then would find it taken.
+    other, tried = Ports(), list[int]()
+    port = other.take_any("a")
+
+    def is_free_noting(each: int) -> bool:
+        tried.append(each)
+        return is_free(each)
+
+    monkeypatch.setattr("talweg.testing.ports.is_free", is_free_noting)
+    ports = Ports({"a": port})
+    assert [ports.take_any("a")] == tried[-1:]
+    assert port not in tried
+    for each in (ports, other):
+        each.close()
+
+
+@pytest.mark.parametrize("whose", ["broker-1", "broker-1-peers"])
+def test_a_cluster_that_lost_a_port_to_a_stranger_takes_others(tmp_path: Path, whose: str) -> None:
+    cluster = LocalCluster(tmp_path, brokers=1, readers=0)
+    try:
+        cluster.prepare()
+        port = read_ports(tmp_path / PORTS_FILE)[whose]
+        with socket.socket() as stranger:
+            stranger.bind(("127.0.0.1", port))
+            stranger.listen()
+            cluster.start()
+        assert read_ports(tmp_path / PORTS_FILE)[whose] != port
+    finally:
+        cluster.close()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": "x"}', '{"a": 99999999}'])

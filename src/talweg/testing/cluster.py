@@ -32,6 +32,7 @@ PORTS_FILE: Final = "ports.json"
 START_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 4.0  # what runs longer is killed: everything acknowledged is on disk
 _LOOK_SECONDS: Final = 0.05
+_PEERS: Final = "-peers"  # behind the name of a broker: its port for the others
 _START_ATTEMPTS: Final = 3  # with other ports, when somebody snatched one
 
 # What makes a process itself is for us to say; everything else may come from variables, too.
@@ -113,7 +114,7 @@ class LocalCluster:
             if name != PRIMARY or self._port is None:
                 self._ports.take_any(name)
             if name in self.brokers:
-                self._ports.take_any(f"{name}-peers")
+                self._ports.take_any(f"{name}{_PEERS}")
         try:
             write_ports(path, self._ports.by_name)
         except OSError as error:
@@ -145,7 +146,7 @@ class LocalCluster:
         flags["--stop-timeout"] = "2s"
         if name in self.brokers:
             role = "broker"
-            peer_port = self._ports.by_name[f"{name}-peers"]
+            peer_port = self._ports.by_name[f"{name}{_PEERS}"]
             managers = (f"http://{HOST}:{self._ports.by_name[manager]}" for manager in self.managers)
             flags |= {"--managers": ",".join(managers), "--data": str(self.directory / name)}
             flags |= {"--peer-port": str(peer_port), "--peer-address": f"{HOST}:{peer_port}"}
@@ -183,8 +184,12 @@ class LocalCluster:
 
     def _lost_a_port(self) -> bool:
         """Whether a process ended because somebody else listens where it should."""
+        assert self._ports is not None
+        ended = {name for name, process in self.processes.items() if process.exit_code is not None}
         return any(
-            process.exit_code is not None and not is_free(process.port) for process in self.processes.values()
+            not is_free(port)
+            for name, port in self._ports.by_name.items()
+            if name.removesuffix(_PEERS) in ended
         )
 
     def wait_until_ready(self, seconds_max: float = START_SECONDS_MAX) -> None:

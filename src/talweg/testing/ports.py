@@ -51,10 +51,15 @@ class Ports:
         """The port that the name had before, if it is free, else any free one."""
         others = {self.by_name[other] for other in self._holds}
         for port in self._candidates(name):
-            if port in others or not is_free(port):
+            if port in others:
                 continue
+            # Held before it is tried: to try the port of another cluster would be in the way of its process.
             hold = _hold(port)
             if hold is None and _CAN_HOLD:
+                continue
+            if not is_free(port):
+                if hold is not None:
+                    hold.close()
                 continue
             self._holds[name] = hold
             self.by_name[name] = port
