@@ -184,8 +184,7 @@ class Stage:
         """Stop writing; what was acknowledged is there, once and in order."""
         self._writer.stop()
         self._scene.tell("gaps: reading what was written")
-        leader = self._wait_for_steady_leader()
-        found = self._writer.check(self._cluster.endpoint(leader))
+        found = self._writer.check(lambda: self._cluster.endpoint(self._wait_for_steady_leader()))
         return Row(
             what, found, "messages", note=f"all there once, in order; {self._writer.retries} tried again"
         )

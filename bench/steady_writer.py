@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from collections.abc import Callable
 
 from bench.processes import ProcessFailed
 from talweg.errors import TalwegError
@@ -14,6 +15,7 @@ _RETRY_SECONDS = 0.01
 _REQUEST_SECONDS_MAX = 10.0
 _WAIT_SECONDS_MAX = 60.0
 _FETCH_BYTES = 4 << 20
+_NOT_LEADER = 421  # the primary may move leadership even now
 
 
 class SteadyWriter(threading.Thread):
@@ -84,21 +86,29 @@ class SteadyWriter(threading.Thread):
         if self._error is not None:
             raise ProcessFailed(f"the writer could not go on: {self._error!r}") from self._error
 
-    def check(self, leader: str) -> int:
+    def check(self, wait_for_leader: Callable[[], str]) -> int:
         """The partition holds what was written, once and in order; how many messages that is."""
         found: list[int] = []
         wanted = len(self._acknowledged_at)
-        target = f"/v1/topics/{self._topic}/partitions/{self._partition}/records?max_bytes={_FETCH_BYTES}"
-        with Asker(leader) as broker:
-            while len(found) < wanted:
-                headers = {"accept": "application/vnd.talweg.frames"}
-                status, body = broker.request("GET", f"{target}&offset={len(found)}", headers=headers)
-                if status != 200 or not body:
-                    raise ProcessFailed(f"only {len(found)} of {wanted} messages are there ({status})")
-                for header, frame in frames(body, bytes_max=len(body)):
-                    read_before = max(len(found) - header.first_offset, 0)  # a frame comes whole
-                    found += [int(value or b"-1") for value in Batch.from_frame(frame).values()[read_before:]]
+        deadline = time.monotonic() + _WAIT_SECONDS_MAX
+        while len(found) < wanted:
+            with Asker(wait_for_leader()) as leader:
+                status = self._read_on(leader, found, wanted)
+            if len(found) < wanted and (status != _NOT_LEADER or time.monotonic() > deadline):
+                raise ProcessFailed(f"only {len(found)} of {wanted} messages are there ({status})")
         if found != list(range(wanted)):
             wrong = next((place for place, value in enumerate(found) if place != value), wanted)
             raise ProcessFailed(f"message {wrong} is lost, twice, or not in its place: {found[wrong:][:5]}")
         return wanted
+
+    def _read_on(self, leader: Asker, found: list[int], wanted: int) -> int:
+        """Add what comes next, as far as the leader has it; the status that it answered at last."""
+        target = f"/v1/topics/{self._topic}/partitions/{self._partition}/records?max_bytes={_FETCH_BYTES}"
+        status, body = 200, b"-"
+        while len(found) < wanted and status == 200 and body:
+            headers = {"accept": "application/vnd.talweg.frames"}
+            status, body = leader.request("GET", f"{target}&offset={len(found)}", headers=headers)
+            for header, frame in frames(body, bytes_max=len(body)) if status == 200 else ():
+                read_before = max(len(found) - header.first_offset, 0)  # a frame comes whole
+                found += [int(value or b"-1") for value in Batch.from_frame(frame).values()[read_before:]]
+        return status
