@@ -34,20 +34,22 @@ of Parquet; of Talweg, as of every source in Python, it takes all columns unless
 columns go into Spark's `noop` sink, too. A stream reads everything that is there (`availableNow`) in one
 micro-batch, and its time is that of its triggers, without the start of the query. From topic to topic:
 exactly once, staged, decided on and published, acknowledged on disk on two brokers. Batches of rows that go
-to Python are bounded by their number (65,536) and not by their bytes: see docs/spark.md, "Settings".
+to Python are bounded by their number (65,536) and not by their bytes, and Java collects its garbage with
+`-XX:+UseParallelGC`: see docs/spark.md, "Settings of Spark that matter".
 
-Kafka, the same jobs in the same session: three brokers, each a controller too, with a heap of 512 MB and
-otherwise as Kafka comes; as many messages, partitions and replicas, lz4, `acks=all`, at least two replicas
-in sync; its clients with large batches (`max.poll.records` of 10,000, `batch.size` of 1 MB, `linger.ms` of
-20), since with those that they come with it was one and a half to four times slower in a trial of a million
-messages. It promises less: what it has acknowledged is in the memory of two or three brokers, not on disk,
-and Spark's connector writes at least once.
+Kafka, the same jobs in the same session, once Talweg's brokers have ended (Kafka's own take up to a third of
+a core while they have nothing to do, which would be missing from the others' figures): three brokers, each a
+controller too, with a heap of 512 MB and otherwise as Kafka comes; as many messages, partitions and replicas,
+lz4, `acks=all`, at least two replicas in sync; its clients with large batches (`max.poll.records` of 10,000,
+`batch.size` of 1 MB, `linger.ms` of 20), since with those that they come with it was one and a half to four
+times slower in a trial of a million messages. It promises less: what it has acknowledged is in the memory of
+two or three brokers, not on disk, and Spark's connector writes at least once.
 
 Each figure is the median of the rounds, in which all jobs take turns, each when the brokers have come to rest
-after the one before, and what it wrote is on disk; a round with a tenth of the messages warms up."""
+after the one before, and what it wrote is on disk; two rounds before them warm up. Less would flatter: Java
+compiles the reading of Parquet late, and until then it takes two or three times as long."""
 
 _TOPIC = "spark-source"
-_WARM = "spark-warm"
 _SINK = "spark-sink"
 _PARTITIONS = 4
 _LINES = 10_000
@@ -61,11 +63,12 @@ class Sizes(msgspec.Struct, frozen=True):
     """How much is measured."""
 
     messages: int
+    warm_rounds: int
     rounds: int
 
 
-FULL = Sizes(10_000_000, rounds=3)
-QUICK = Sizes(1_000_000, rounds=1)
+FULL = Sizes(10_000_000, warm_rounds=2, rounds=3)
+QUICK = Sizes(1_000_000, warm_rounds=1, rounds=1)
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -81,6 +84,10 @@ class Side(msgspec.Struct, frozen=True):
     messages: Callable[[str], int]  # that a topic holds
 
 
+Job = tuple[str, Callable[[], float]]
+"""What is measured, by name, and how: it says how many seconds it took."""
+
+
 def _has_java() -> bool:
     # Spark looks where JAVA_HOME says before it looks on the PATH.
     home = os.environ.get("JAVA_HOME")
@@ -88,31 +95,31 @@ def _has_java() -> bool:
 
 
 def run(scene: Scene, sizes: Sizes) -> Iterator[Yielded]:
-    """Fill topics, then read and write in turn; then the figures."""
+    """Talweg and Parquet, then Kafka, each alone on the machine with Spark; then the figures."""
     if importlib.util.find_spec("pyspark") is None or not _has_java():
         yield Missing("Spark", "pyspark or Java is not installed")
         return
-    scene.tell("spark: looking for Kafka")
+    scene.tell("spark: looking for Kafka's connector")
+    connector = find_connector()
     with ExitStack() as stack:
-        cluster = stack.enter_context(LocalCluster(scene.directory / "talweg", readers=0))
-        sides = [_talweg(cluster)]
-        connector, kafka = find_kafka(scene, stack)
-        if isinstance(kafka, Missing):
-            yield kafka
-        else:
-            sides.append(kafka)
-        for side in sides:
-            for topic, messages in ((_WARM, _warm_messages(sizes)), (_TOPIC, sizes.messages)):
-                scene.tell(f"spark: {messages:,} messages into {side.name}")
-                side.create_topic(topic)
-                side.fill(topic, lists_of_lines(messages))
-        session = _session(scene.directory / "spark", connector)
+        known = connector if isinstance(connector, Connector) else None
+        session = _session(scene.directory / "spark", known)
         stack.callback(session.stop)
-        jobs = _Jobs(session, sides, scene, sizes)
-        measured = jobs.measure()
-    yield from jobs.given_up
-    yield from rows(measured, sizes)
-    yield from kafka_rows(measured, sizes, connector)
+        with LocalCluster(scene.directory / "talweg", readers=0) as cluster:
+            talweg = _Jobs(session, _talweg(cluster), scene, sizes)
+            measured = talweg.measure(talweg.and_parquet())
+        yield from rows(measured, sizes)
+        if isinstance(connector, Missing):
+            yield connector
+            return
+        try:
+            with kafka_cluster(scene.directory / "kafka") as brokers:
+                kafka = _Jobs(session, _kafka_side(brokers), scene, sizes)
+                measured |= kafka.measure(kafka.all())
+        except Exception as error:  # noqa: BLE001 - nothing rests on Kafka: what goes wrong there is said
+            yield Missing("Kafka", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        else:
+            yield from kafka_rows(measured, sizes, connector)
 
 
 # The sides
@@ -140,16 +147,14 @@ def _talweg(cluster: LocalCluster) -> Side:
     )
 
 
-def find_kafka(scene: Scene, stack: ExitStack) -> tuple[Connector | None, Side | Missing]:
-    """Kafka and Spark's connector for it, or why they are not there."""
+def find_connector() -> Connector | Missing:
+    """Spark's connector for Kafka, or why it is not there."""
     if importlib.util.find_spec("confluent_kafka") is None:
-        return None, Missing("Kafka", "confluent-kafka is not installed; make bench does")
+        return Missing("Kafka", "confluent-kafka is not installed; make bench does")
     try:
-        connector = fetch_connector()
-        cluster = stack.enter_context(kafka_cluster(scene.directory / "kafka"))
-    except (NotFetched, ProcessFailed) as error:
-        return None, Missing("Kafka", " ".join(str(error).split()))
-    return connector, _kafka_side(cluster)
+        return fetch_connector()
+    except NotFetched as error:
+        return Missing("Kafka", " ".join(str(error).split()))
 
 
 def _kafka_side(cluster: KafkaCluster) -> Side:
@@ -166,10 +171,6 @@ def _kafka_side(cluster: KafkaCluster) -> Side:
         fill=lambda topic, lists: cluster.fill(topic, _PARTITIONS, lists),
         messages=cluster.messages,
     )
-
-
-def _warm_messages(sizes: Sizes) -> int:
-    return max(sizes.messages // 10, 1)
 
 
 def lists_of_lines(messages: int) -> Iterator[list[bytes]]:
@@ -202,6 +203,7 @@ def _session(directory: Path, connector: Connector | None) -> Any:
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
         # No bound by bytes: Spark would add up the batch anew with every row that goes to Python.
         .config("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1))
+        .config("spark.driver.extraJavaOptions", "-XX:+UseParallelGC")
         .config("spark.jars", ",".join(map(str, connector.jars if connector else ())))
     )
     with standard_error_into(directory / "spark.log"):
@@ -214,38 +216,36 @@ def _session(directory: Path, connector: Connector | None) -> Any:
 
 
 class _Jobs:
-    """Each job, and the seconds that it took."""
+    """The jobs of one side, and the seconds that each took."""
 
-    def __init__(self, session: Any, sides: list[Side], scene: Scene, sizes: Sizes) -> None:
+    def __init__(self, session: Any, side: Side, scene: Scene, sizes: Sizes) -> None:
         self._session = session
-        self._sides = {side.name: side for side in sides}
+        self._side = side
         self._scene = scene
         self._sizes = sizes
-        self._parquet = str(scene.directory / "parquet")
-        self._number = 0
-        self.given_up: list[Missing] = []  # a side that could not do its jobs
+        self._number = 0  # of streams so far
 
-    def measure(self) -> dict[str, list[float]]:
-        """Every job in turn, round after round, after a round that warms up."""
-        read = self._read(self._sides["talweg"], _TOPIC)
-        read.write.option("compression", "uncompressed").parquet(self._parquet)
+    def measure(self, jobs: Iterable[Job]) -> dict[str, list[float]]:
+        """Fill the topic; then every job in turn, round after round, after those that warm up."""
+        self._scene.tell(f"spark: {self._sizes.messages:,} messages into {self._side.name}")
+        self._side.create_topic(_TOPIC)
+        self._side.fill(_TOPIC, lists_of_lines(self._sizes.messages))
         measured: dict[str, list[float]] = {}
-        for number in range(self._sizes.rounds + 1):
-            for side, name, job in self._jobs(_TOPIC if number else _WARM):
-                if side not in self._sides and side != "parquet":
-                    continue
-                self._scene.tell(f"spark, round {number} of {self._sizes.rounds}: {side} {name}")
+        in_turn = list(jobs)
+        for number in range(1 - self._sizes.warm_rounds, self._sizes.rounds + 1):
+            for name, job in in_turn:
+                self._scene.tell(f"spark, round {number} of {self._sizes.rounds}: {name}")
                 self._wait_until_quiet()
-                seconds = self._done(side, job)
-                if number and seconds is not None:
-                    measured.setdefault(f"{side} {name}", []).append(seconds)
+                seconds = job()
+                if number > 0:
+                    measured.setdefault(name, []).append(seconds)
         return measured
 
     def _wait_until_quiet(self) -> None:
         """What one job leaves to do, such as deleting files, is not to be in another's time; nor what it has
         written and not synced, which the kernel would write later."""
         os.sync()
-        pids = [pid for side in self._sides.values() for pid in side.pids]
+        pids = self._side.pids
         deadline = time.monotonic() + _QUIET_SECONDS_MAX
         while time.monotonic() < deadline:
             before = sum(map(usage.cpu_seconds, pids))
@@ -253,64 +253,51 @@ class _Jobs:
             if sum(map(usage.cpu_seconds, pids)) - before < _QUIET_CORES * _LOOK_SECONDS:
                 return
 
-    def _jobs(self, topic: str) -> Iterator[tuple[str, str, Callable[[], float]]]:
-        talweg = self._read(self._sides["talweg"], topic)
-        values = self._read(self._sides["talweg"], topic, "value binary")
-        parquet = self._session.read.parquet(self._parquet)
-        yield "parquet", "count", partial(_timed, _count, parquet)
-        yield "parquet", "values", partial(_timed, _count_values, parquet)
-        yield "talweg", "values", partial(_timed, _count_values, talweg)
-        yield "talweg", "values alone", partial(_timed, _count_values, values)
-        yield "talweg", "all", partial(_timed, _into_nothing, talweg)
-        for side in list(self._sides.values()):
-            yield side.name, "count", partial(self._count, side, topic)
-            yield side.name, "stream", partial(self._stream, side, topic)
-            yield side.name, "copy", partial(self._copy, side, topic)
+    def and_parquet(self) -> Iterator[Job]:
+        """Those of every side, and others that compare it with Parquet, which is written for them first."""
+        path = str(self._scene.directory / "parquet")
+        whole, values = self._read(), self._read("value binary")
+        whole.write.option("compression", "uncompressed").parquet(path)
+        parquet = self._session.read.parquet(path)
+        yield "parquet count", partial(_timed, _count, parquet)
+        yield "parquet values", partial(_timed, _count_values, parquet)
+        yield "talweg values", partial(_timed, _count_values, whole)
+        yield "talweg values alone", partial(_timed, _count_values, values)
+        yield "talweg all", partial(_timed, _into_nothing, whole)
+        yield from self.all()
 
-    def _count(self, side: Side, topic: str) -> float:
-        return _timed(_count, self._read(side, topic))
+    def all(self) -> Iterator[Job]:
+        """Those of every side."""
+        yield f"{self._side.name} count", lambda: _timed(_count, self._read())
+        yield f"{self._side.name} stream", self._stream
+        yield f"{self._side.name} copy", self._copy
 
-    def _done(self, side: str, job: Callable[[], float]) -> float | None:
-        """What a job took. Nothing rests on Kafka: what goes wrong there is said, and ends it there."""
-        try:
-            return job()
-        except Exception as error:
-            if side != "kafka":
-                raise
-            del self._sides[side]
-            self.given_up.append(
-                Missing("Kafka", f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
-            )
-            return None
-
-    def _read(self, side: Side, topic: str, schema: str | None = None) -> Any:
-        reader = self._session.read.format(side.name).options(**side.reading, subscribe=topic)
+    def _read(self, schema: str | None = None) -> Any:
+        reader = self._session.read.format(self._side.name).options(**self._side.reading, subscribe=_TOPIC)
         return (reader if schema is None else reader.schema(schema)).load()
 
-    def _stream(self, side: Side, topic: str) -> float:
-        frame = self._stream_of(side, topic)
-        return self._run(frame.writeStream.format("noop"), side.messages(topic))
+    def _stream(self) -> float:
+        return self._run(self._stream_of_all().writeStream.format("noop"), self._sizes.messages)
 
-    def _copy(self, side: Side, topic: str) -> float:
+    def _copy(self) -> float:
         # A topic of its own for each round: what is read stays the same.
-        sink = f"{_SINK}-{self._number}"
+        side, sink, messages = self._side, f"{_SINK}-{self._number}", self._sizes.messages
         side.create_topic(sink)
-        messages = side.messages(topic)
-        frame = self._stream_of(side, topic).select("key", "value")
-        seconds = self._run(frame.writeStream.format(side.name).options(**side.writing, topic=sink), messages)
+        writer = self._stream_of_all().select("key", "value").writeStream.format(side.name)
+        seconds = self._run(writer.options(**side.writing, topic=sink), messages)
         if (copied := side.messages(sink)) != messages:
             raise ProcessFailed(f"{side.name}: {copied:,} messages came of {messages:,}")
         side.delete_topic(sink)
         return seconds
 
-    def _stream_of(self, side: Side, topic: str) -> Any:
-        options = side.reading | {"subscribe": topic, "startingOffsets": "earliest"}
-        return self._session.readStream.format(side.name).options(**options).load()
+    def _stream_of_all(self) -> Any:
+        options = self._side.reading | {"subscribe": _TOPIC, "startingOffsets": "earliest"}
+        return self._session.readStream.format(self._side.name).options(**options).load()
 
     def _run(self, writer: Any, messages: int) -> float:
         """The seconds of its triggers."""
         self._number += 1
-        checkpoint = self._scene.directory / f"checkpoint-{self._number}"
+        checkpoint = self._scene.directory / f"checkpoint-{self._side.name}-{self._number}"
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
         query.awaitTermination()
         progress = [each for each in query.recentProgress if each.numInputRows]
@@ -368,10 +355,8 @@ def rows(measured: dict[str, list[float]], sizes: Sizes) -> Iterator[Row]:
         yield Row(title, _ratio(measured[over], measured[under]), "times", bound)
 
 
-def kafka_rows(measured: dict[str, list[float]], sizes: Sizes, connector: Connector | None) -> Iterator[Row]:
-    """Those of Kafka, if it did all its jobs. Nothing is required of them."""
-    if connector is None or not {"kafka count", "kafka stream", "kafka copy"} <= measured.keys():
-        return
+def kafka_rows(measured: dict[str, list[float]], sizes: Sizes, connector: Connector) -> Iterator[Row]:
+    """Those of Kafka. Nothing is required of them."""
     for name, title, more in (
         ("count", "batch read into a count", connector.versions),
         ("stream", "stream, all columns, into nothing", ""),

@@ -3,7 +3,6 @@
 import os
 import stat
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from bench import spark
 from bench.kafka import BROKER, Connector, KafkaCluster, connectors, properties
 from bench.maven import Artifact, Libraries, NotFetched, cache_directory, fetch_first
 from bench.processes import ProcessFailed
-from bench.results import Bound, Missing, Row, Scene
+from bench.results import Bound, Missing, Row
 
 OLD = Libraries((Artifact("a.group", "old", "1"),), with_dependencies=True)
 NEW = Libraries((Artifact("a.group", "new", "2"),), with_dependencies=False)
@@ -129,9 +128,7 @@ exec sleep 600""",
 def test_without_kafka_the_benchmark_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_commands(monkeypatch, tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with ExitStack() as stack:
-        connector, missing = spark.find_kafka(Scene(tmp_path, lambda what: None), stack)
-    assert connector is None
+    missing = spark.find_connector()
     assert isinstance(missing, Missing)
     assert "not installed" in missing.reason
 
@@ -142,7 +139,7 @@ def test_a_topic_is_filled_with_lines_of_100_bytes() -> None:
     assert {len(line) for line in lists[0]} == {100}
 
 
-def figures(connector: Connector | None) -> dict[str, Row]:
+def figures(connector: Connector) -> dict[str, Row]:
     measured = {
         name: [1.0, 9.0, 2.0]
         for name in (
@@ -150,7 +147,7 @@ def figures(connector: Connector | None) -> dict[str, Row]:
             "parquet values, kafka count, kafka stream"
         ).split(", ")
     } | {"kafka copy": [4.0, 8.0, 9.0], "parquet count": [1.0]}
-    sizes = spark.Sizes(1_000_000, rounds=3)
+    sizes = spark.Sizes(1_000_000, warm_rounds=1, rounds=3)
     found = [*spark.rows(measured, sizes), *spark.kafka_rows(measured, sizes, connector)]
     return {row.what: row for row in found}
 
@@ -163,4 +160,3 @@ def test_figures_are_of_the_median_round_and_kafkas_have_no_bound() -> None:
     assert found["Spark batch read into a count: Kafka"].note.endswith("connector 1")
     against_kafka = found["Spark stream, topic to topic: Talweg against Kafka"]
     assert (against_kafka.value, against_kafka.required) == (4.0, None)
-    assert not [what for what in figures(None) if "Kafka" in what]
