@@ -146,7 +146,7 @@ def figures(connector: Connector) -> dict[str, Row]:
             "talweg count, talweg values, talweg values alone, talweg all, talweg stream, talweg copy, "
             "parquet values, kafka count, kafka stream"
         ).split(", ")
-    } | {"kafka copy": [4.0, 8.0, 9.0], "parquet count": [1.0]}
+    } | {"kafka copy": [4.0, 8.0, 9.0], "parquet count": [1.0, 3.0, 1.0]}
     sizes = spark.Sizes(1_000_000, warm_rounds=1, rounds=3)
     found = [*spark.rows(measured, sizes), *spark.kafka_rows(measured, sizes, connector)]
     return {row.what: row for row in found}
