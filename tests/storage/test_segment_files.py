@@ -441,6 +441,18 @@ def test_indexes_in_memory_are_bounded() -> None:
     assert len(stores._shared.cache._indexes) <= 2
 
 
+def test_a_log_that_nobody_reads_keeps_no_indexes_in_memory() -> None:
+    files = SimulatedFiles()
+    stores = SegmentStores(files, segment_bytes=2_000, index_interval_bytes=300)
+    store = stores.open(GROUP, 1)
+    entries = LogMaker().batches(200)
+    write(store, *entries)
+    assert len(names(files, ".index")) > 4
+    assert not stores._shared.cache._indexes
+    assert store.read(50, 1) == entries[49:50]
+    assert len(stores._shared.cache._indexes) == 1
+
+
 def test_remembered_places_are_bounded() -> None:
     files, entries = written(600)
     store = open_log(files)

@@ -28,16 +28,12 @@ class IndexCache:
                 return points
         # Not under the lock: others need not wait for our disk.
         points = load_points(self._files, segment)
-        self.put(segment, points)
-        return points
-
-    def put(self, segment: Segment, points: SparseIndex) -> None:
-        """Keep one that is known already."""
         with self._lock:
             self._indexes[segment] = points
             self._indexes.move_to_end(segment)
             while len(self._indexes) > self._indexes_max:
                 self._indexes.popitem(last=False)
+        return points
 
     def forget(self, segments: Iterable[Segment]) -> None:
         """Let go of segments that are no more."""

@@ -260,7 +260,6 @@ class LogWriter:
             for segment in sealed:
                 # Only now that the write has succeeded: an index describes what will not change.
                 write_index(self._files, segment.index_path, segment.contents)
-                self._cache.put(segment, segment.contents.points)
                 segment.contents.continue_points(SparseIndex())
 
     def _mend(self) -> None:
