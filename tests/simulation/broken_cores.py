@@ -112,8 +112,8 @@ def a_forgetful_voter_counts() -> AbstractContextManager[None]:
     """As it was at first: its replies kept an old leader in office and committed its entries."""
     acknowledged, heard = Progress.acknowledged, recovery.heard
 
-    def all_count(progress: Progress, index: int, *, recovering: bool = False) -> bool:
-        return acknowledged(progress, index)
+    def all_count(progress: Progress, index: int, *, recovering: bool = False, life: int = 0) -> bool:
+        return acknowledged(progress, index, life=life)
 
     def all_are_heard(raft: Raft, progress: Progress, reply: AppendReply | HeartbeatReply) -> None:
         heard(raft, progress, reply)
@@ -277,9 +277,9 @@ def only_what_is_committed_is_known() -> AbstractContextManager[None]:
     """A retry is recognised by the committed state alone, and its first copy may still be on its way."""
     original = Proposals.flush
 
-    def flush(waiting: Proposals, state: PartitionState) -> None:
+    def flush(waiting: Proposals, state: PartitionState, bytes_max: int) -> None:
         waiting._tail_state._producers = dict(state._producers)
-        original(waiting, state)
+        original(waiting, state, bytes_max)
 
     return patched(Proposals, flush=flush)
 

@@ -14,6 +14,8 @@ from talweg.testing.simulation.network import Weather
 from talweg.testing.simulation.schedule import TICK_US
 
 SEEDS_MAX = 60
+# What Python says of a mistake that does not fit the code, or no longer does. It proves nothing.
+MISFITS = ("TypeError:", "AttributeError:")
 
 EAGER = Settings(heartbeat_ticks=1, election_ticks=5)  # elections are short, and many fit in
 CALM = {"voters": 3, "spares": 0, "duration_ticks": 400, "operations": (), "journal_bytes": 0}
@@ -221,6 +223,7 @@ def test_the_simulation_finds_out_when(mistake: Mistake) -> None:
         with mistake.broken():
             report = run(seed, mistake.profile(seed))
         if report.failure is not None:
+            assert not report.failure.startswith(MISFITS), report.failure
             assert report.events, "it says what happened before"
             assert run(seed, mistake.profile(seed)).failure is None, (
                 "the mistake, not the seed, makes it fail"

@@ -13,7 +13,7 @@ class Feeding(Enum):
 
 
 class Progress:
-    """One follower. Invariant: match_index < next_index."""
+    """One follower. Invariant: 0 <= match_index < next_index."""
 
     def __init__(self, next_index: int, clock: int) -> None:
         self.match_index = 0  # durable there, as far as its replies told
@@ -91,6 +91,7 @@ class Progress:
     def lost_its_log(self, retry_index: int, *, recovering: bool = True) -> None:
         """What it acknowledged before is there no longer. It is recovering, or does not know of its loss
         (a disk that lied, a backup that was restored)."""
+        assert retry_index >= 0, "no log ends before its start"
         if not recovering:
             # It votes all the same: nothing more may be committed by counting on what it has not.
             self.counted_index = min(self.counted_index, retry_index)
