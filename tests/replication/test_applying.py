@@ -1,19 +1,23 @@
 """A log from the disk is applied bit by bit; nothing is served meanwhile, and nobody is held up."""
 
 import asyncio
+import errno
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from replication.hosts import WAIT_SECONDS, Hosts, batch, wait_until
-from talweg.errors import TalwegError
-from talweg.raft import Configuration, Entry, HardState
+from storage.logs import LogMaker
+from talweg.errors import StorageFull, TalwegError
+from talweg.raft import Append, Configuration, Entry, HardState, Heartbeat
 from talweg.records import Kind, stamp
 from talweg.replication import host as host_module
 from talweg.replication import replica as module
 from talweg.replication.proposals import Appended, Outcome
 from talweg.replication.replica import Replica
 from talweg.storage import MemoryStores, Write
+from talweg.testing import SimulatedNode
 
 ENTRIES = 50
 
@@ -97,6 +101,59 @@ def test_what_waits_for_a_leader_that_reads_its_log_is_told_when_it_leads_no_mor
     replica.pump()
     assert isinstance(told[0], TalwegError)
     assert not replica.has_more or replica.raft.applied_index < replica.raft.commit_index
+
+
+def append_of(entries: list[Entry], *, term: int, prev: tuple[int, int]) -> Append:
+    return Append(
+        source=2, target=1, term=term, prev_index=prev[0], prev_term=prev[1], entries=entries, commit=0
+    )
+
+
+def test_what_a_full_disk_cannot_give_is_applied_when_it_can() -> None:
+    node = SimulatedNode(1, Configuration.of([1, 2, 3]), Random(1))
+    make = LogMaker()
+    node.start().step(append_of([make.noop(), *make.batches(3)], term=1, prev=(0, 0)))
+    node.settle()
+    node.crash()
+    replica = node.start()  # nothing is at hand now
+    replica.step(append_of(make.at(2, 2, 1).batches(1), term=2, prev=(2, 1)))
+    replica.pump()
+    job = replica.take_job()
+    assert job is not None
+    node.files.fail_next("truncate", error=errno.ENOSPC, after=1)  # of the log, after what is staged
+    with pytest.raises(StorageFull) as full:
+        job.write()  # half-way: what the files are now, whoever reads has to find out
+    replica.job_failed(job, full.value)
+    replica.step(Heartbeat(source=2, target=1, term=2, commit=2))
+    for _ in range(2):  # a pump looks twice
+        node.files.fail_next("write", error=errno.ENOSPC)  # and finding out has to write
+    replica.pump()
+    assert (replica.raft.commit_index, replica.raft.applied_index) == (2, 0)
+    replica.pump()
+    assert (replica.raft.applied_index, replica.high_watermark) == (2, 1)
+    node.run_job(job)
+    assert not replica.raft.disk_failed
+
+
+def test_who_asks_a_leader_whose_full_disk_cannot_be_read_is_told_and_may_try_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replica = leader_of_a_long_log(applied=False)
+
+    def read(*_: object) -> list[Entry]:
+        raise StorageFull("no space left")
+
+    told: list[Outcome] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(replica.store, "read", read)
+        replica.append([frame(ENTRIES)], told.append)
+        replica.pump()
+    (refused,) = told
+    assert isinstance(refused, StorageFull)
+    replica.append([frame(ENTRIES)], told.append)
+    while replica.wants_pump or replica.has_more:
+        work(replica)
+    assert told[1:] == [[Appended(ENTRIES, 1)]]
 
 
 def test_a_host_goes_on_with_what_is_left_to_apply(tmp_path: Path) -> None:

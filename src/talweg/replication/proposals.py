@@ -14,6 +14,7 @@ from talweg.errors import (
     StageExpired,
     StageNotFound,
     StorageError,
+    StorageFull,
     TalwegError,
     TooManyPositions,
     TransactionForgotten,
@@ -116,7 +117,7 @@ class Proposals:
                 return
         except DamagedLog:
             raise
-        except StorageError as error:
+        except (StorageError, StorageFull) as error:
             self._fail_gathered(error)  # the disk cannot be read now; who tries again may find that it can
             return
         frames, self._frames, self._frames_bytes, self._allowed_bytes = self._frames, [], 0, 0

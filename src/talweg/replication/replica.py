@@ -8,7 +8,7 @@ simulation with virtual time. Call `pump` after anything that happened.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from talweg.errors import DamagedLog, StorageError, TalwegError
+from talweg.errors import DamagedLog, StorageError, StorageFull, TalwegError
 from talweg.raft import (
     Configuration,
     Entries,
@@ -396,7 +396,7 @@ class Replica:
                 raft.applied(entries[-1].last_index)
         except DamagedLog:
             raise
-        except StorageError:
+        except (StorageError, StorageFull):
             pass  # the disk cannot be read now: whoever waits for these entries waits for the next pump
         if raft.applied_index > before:
             self._proposals.committed(raft.applied_index)

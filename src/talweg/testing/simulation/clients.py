@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from talweg.errors import DamagedLog, NotLeader, OffsetOutOfRange, OutOfSequence, StorageError, TalwegError
+from talweg.errors import (
+    DamagedLog,
+    NotLeader,
+    OffsetOutOfRange,
+    OutOfSequence,
+    StorageError,
+    StorageFull,
+    TalwegError,
+)
 from talweg.records import Codec, encode_values
 from talweg.replication.proposals import Appended, Outcome
 from talweg.replication.replica import Replica
@@ -317,7 +325,7 @@ class Reader(Client):
         except DamagedLog:
             broker.reopen()
             return
-        except StorageError:
+        except (StorageError, StorageFull):
             self.counts["reads refused by the disk"] += 1
             return
         except PowerCut:

@@ -14,6 +14,7 @@ from talweg.errors import (
     StageExpired,
     StageNotFound,
     StorageError,
+    StorageFull,
     TalwegError,
 )
 from talweg.records import STAGE_ID_MIN, Codec, encode_values
@@ -159,7 +160,7 @@ class Transactor(Client):
             frames = replica.read_staged(items)
         except OffsetOutOfRange as error:
             raise Violation(f"stage {stage} waits to be published, and its log was cut: {error}") from error
-        except (StageNotFound, StageExpired, StorageError) as error:
+        except (StageNotFound, StageExpired, StorageError, StorageFull) as error:
             answer(error)
             return
         if items:
