@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -244,26 +245,32 @@ def test_every_benchmark_can_be_chosen_by_its_name() -> None:
     )
 
 
+def run_command(*arguments: str) -> int:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        return command.main(arguments)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def figure_and_curve(scene: Scene) -> Iterator[Yielded]:
+    (scene.directory / "file").write_bytes(b"x")
+    yield Row("the figure", 3, "times", Bound(at_least=5))
+    yield Curve("the curve", "MB", 0.5, [50.0, 100.0])
+
+
 def test_the_command_line_writes_the_figures_and_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(scene: Scene) -> Iterator[Yielded]:
-        (scene.directory / "file").write_bytes(b"x")
-        yield Row("the figure", 3, "times", Bound(at_least=5))
-        yield Curve("the curve", "MB", 0.5, [1.0, 2.0])
-
     def fail(scene: Scene) -> Iterator[Yielded]:
         yield Row("a figure before", 1, "ms")
         raise ProcessFailed("it did not start")
 
+    run = figure_and_curve
     monkeypatch.setitem(command.BENCHMARKS, "store", command.Benchmark("Title", "About.", run, run))
     monkeypatch.setitem(command.BENCHMARKS, "idle", command.Benchmark("Other", "About.", fail, fail))
-    before = signal.getsignal(signal.SIGTERM)
     files = f"--json {tmp_path}/json --page {tmp_path}/page --directory {tmp_path}"
-    try:
-        status = command.main(["--only", "store", "--only", "idle", *files.split()])
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    status = run_command("--only", "store", "--only", "idle", *files.split())
     assert status == 1, "one of them could not be run"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["json", "page"], "its files are gone"
     report = msgspec.json.decode((tmp_path / "json").read_bytes())
@@ -274,6 +281,39 @@ def test_the_command_line_writes_the_figures_and_the_page(
     assert "it did not start" in page
     assert "a figure before" in page
     assert "the figure" in capsys.readouterr().out
+
+
+def test_the_page_says_what_machine_it_was_and_draws_the_curves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = figure_and_curve
+    monkeypatch.setitem(command.BENCHMARKS, "store", command.Benchmark("Title", "About.", run, run))
+    page = tmp_path / "page"
+    assert run_command("--only", "store", "--page", str(page), "--directory", str(tmp_path)) == 0
+    text = page.read_text()
+    facts = dict(re.findall(r"^\| ([A-Z][a-z ]+) \| (.+) \|$", text, re.MULTILINE))
+    assert [*facts] == "Date,Processor,Memory,File system,Kernel,Python,Packages,Load".split(",")
+    assert "before the run" in facts["Load"]
+    _, block, _ = text.split("```")
+    head, top, *_, axis = block.removeprefix("text\n").splitlines()
+    assert head == "the curve (MB)"
+    assert top == "     100  █"
+    assert axis.split() == ["0", "1", "s"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--quick"], ["--only", "store"]])
+def test_a_full_run_alone_writes_the_page_of_the_documents(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command._PAGE == ROOT / "docs/benchmarks.md"
+    page = tmp_path / "docs/benchmarks.md"
+    monkeypatch.setattr(command, "_PAGE", page)
+    benchmark = command.Benchmark("Title", "About.", figure_and_curve, figure_and_curve)
+    monkeypatch.setattr(command, "BENCHMARKS", {"store": benchmark})
+    assert run_command(*arguments, "--directory", str(tmp_path)) == 0
+    assert page.exists() == (not arguments)
+    if not arguments:
+        assert "| the figure | 3 times |" in page.read_text()
 
 
 def test_the_page_names_neither_the_machine_nor_its_directories(tmp_path: Path) -> None:
