@@ -18,7 +18,7 @@ from talweg.errors import (
     Undecided,
 )
 from talweg.raft import Append, Configuration, Message, Role, Settings, singly
-from talweg.records import Codec, Kind, encode_frame, encode_values
+from talweg.records import Codec, Kind, encode_frame, encode_values, read_header
 from talweg.replication.proposals import Appended, Outcome
 from talweg.replication.replica import Replica
 from talweg.replication.state import DELETED, POSITIONS_MAX, Position
@@ -431,3 +431,17 @@ def test_what_a_majority_has_is_read_though_the_leaders_own_disk_is_behind(asked
     assert replica.raft.stable_index < replica.raft.log.last_index
     assert read_all(replica) == [b"a", b"b", b"c", b"d"]
     assert replica.read_frames(4, 1_000) == []
+
+
+def test_what_is_read_ahead_of_the_leaders_own_disk_is_as_much_as_was_asked_for() -> None:
+    stage = make()
+    stage.set_disk(1, "stopped")
+    batches = [batch(b"a", b"b"), batch(b"c"), batch(b"d"), batch(b"e")]
+    Client().ask(stage, 1, *batches)
+    stage.stabilize()
+    replica = stage.replica(1)
+    assert len(replica.read_frames(0, 1 << 20)) == 4
+    assert [read_header(frame).first_offset for frame in replica.read_frames(2, 1 << 20)] == [2, 3, 4]
+    assert [read_header(frame).first_offset for frame in replica.read_frames(1, 1)] == [0]
+    two_bytes = len(batches[1]) + len(batches[2])
+    assert [read_header(frame).first_offset for frame in replica.read_frames(2, two_bytes)] == [2, 3]

@@ -2,11 +2,18 @@
 
 import pytest
 
-from storage.logs import LogMaker, together
+from storage.logs import EVERYTHING, LogMaker, frame_bytes, together
 from talweg.errors import CorruptBatch, Incomplete
 from talweg.raft import CONFIGURATION, NOOP, Configuration, Entry, Run, singly
 from talweg.records import HEADER_BYTES, Kind, read_header
-from talweg.storage.frames import LARGE_FRAME_BYTES, RUN_BYTES_MAX, entries_in, entry_of, frame_of
+from talweg.storage.frames import (
+    LARGE_FRAME_BYTES,
+    RUN_BYTES_MAX,
+    entries_in,
+    entry_of,
+    frame_of,
+    record_frames,
+)
 
 
 def sample() -> list[Entry]:
@@ -83,6 +90,38 @@ def test_a_run_does_not_grow_beyond_its_limit() -> None:
     pieces = together(entries)
     assert singly(pieces) == entries
     assert all(RUN_BYTES_MAX / 2 < len(each.payload) <= RUN_BYTES_MAX for each in pieces[:-1])
+
+
+def test_messages_are_found_in_a_run_wherever_they_are() -> None:
+    make = LogMaker(last_index=6, next_offset=40)
+    entries = [make.positions(), make.records(b"a", b"b"), make.positions(), make.positions()]
+    entries += [make.records(b"c"), make.records(b"d", b"e", b"f"), make.positions()]
+    (run,) = together(entries)
+    assert isinstance(run, Run)
+    records = [entry for entry in entries if entry.kind == Kind.RECORDS]
+    for offset in range(38, 49):
+        for last_index in range(5, 15):
+            wanted = [
+                entry
+                for entry in records
+                if read_header(entry.payload).next_offset > offset >= 40 and entry.index <= last_index
+            ]
+            first = wanted and read_header(wanted[0].payload).first_offset <= offset
+            expected = [entry.payload for entry in wanted] if first else []
+            assert record_frames(run, offset, EVERYTHING, last_index) == expected
+            assert record_frames(run, offset, 1, last_index) == expected[:1]
+
+
+def test_no_more_of_a_run_is_given_than_is_asked_for() -> None:
+    make = LogMaker()
+    entries = make.batches(6)
+    (run,) = together(entries)
+    assert isinstance(run, Run)
+    size = frame_bytes(entries[0])
+    for count in range(1, 4):
+        frames = [entry.payload for entry in entries[2 : 2 + count]]
+        assert record_frames(run, 2, count * size, 99) == frames
+        assert record_frames(run, 2, (count + 1) * size - 1, 99) == frames
 
 
 def test_every_flipped_byte_in_a_run_is_refused() -> None:

@@ -37,7 +37,7 @@ from talweg.replication.retention import Hold, Needed
 from talweg.replication.staging import Item, staged_frame
 from talweg.replication.state import PartitionState, Position
 from talweg.storage import LogStore, Write, head_to_drop
-from talweg.storage.frames import holds_offset
+from talweg.storage.frames import record_frames
 
 # Applied in one go, about. After a restart there may be a snapshot's interval of it in every group; of small
 # messages that takes seconds, and hearts have to beat meanwhile.
@@ -285,7 +285,7 @@ class Replica:
             # Not beyond what is stable: there the disk may still hold what another leader has overwritten.
             frames = self.store.read_frames(offset, bytes_max, min(applied_index, self.raft.stable_index))
         # A majority may have on disk what our own has yet to be given: it is committed, and at hand.
-        return frames or self._frames_at_hand(offset, applied_index)
+        return frames or self._frames_at_hand(offset, bytes_max, applied_index)
 
     def offset_at(self, timestamp: int) -> int:
         """The first offset of a batch, committed and on disk, with a message at or after `timestamp`; or the
@@ -294,15 +294,16 @@ class Replica:
             last_index = min(self.raft.applied_index, self.raft.stable_index)  # as in `read_frames`
             return self.store.offset_at(timestamp, last_index)
 
-    def _frames_at_hand(self, offset: int, last_index: int) -> list[bytes]:
+    def _frames_at_hand(self, offset: int, bytes_max: int, last_index: int) -> list[bytes]:
+        """Those of one run, or a single one. Who wants more asks again."""
         for piece in self.raft.log.at_hand():
-            if isinstance(piece, Run) and not holds_offset(piece, offset):
-                continue
-            for entry in singly([piece]):
-                if entry.kind == Kind.RECORDS and entry.index <= last_index:
-                    _, _, first_offset, count, _, _ = peek(entry.payload)
-                    if first_offset <= offset < first_offset + count:
-                        return [entry.payload]
+            if isinstance(piece, Run):
+                if frames := record_frames(piece, offset, bytes_max, last_index):
+                    return frames
+            elif piece.kind == Kind.RECORDS and piece.index <= last_index:
+                _, _, first_offset, count, _, _ = peek(piece.payload)
+                if first_offset <= offset < first_offset + count:
+                    return [piece.payload]
         return []
 
     def read_staged(self, items: list[Item]) -> list[bytes]:

@@ -8,6 +8,7 @@ framed once, by the leader, and from then on only moved.
 Small ones that follow one another are moved as a `Run`. Its notes are those of `talweg.records`.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -103,10 +104,27 @@ def entries_in(buffer: Bytes) -> list[Entry | Run]:
     return made
 
 
-def holds_offset(run: Run, offset: int) -> bool:
-    """Whether the message at `offset` is in one of its entries."""
-    (_, _, _, first_offset, *_), (_, _, _, last_offset, count, *_) = run.notes[0], run.notes[-1]
-    return bool(first_offset <= offset < last_offset + count)
+def record_frames(run: Run, offset: int, bytes_max: int, last_index: int) -> list[bytes]:
+    """Its frames of kind RECORDS from the one that holds `offset` on, none beyond `last_index`: up to
+    `bytes_max` but at least one; none if it does not hold it."""
+    notes: list[Note] = run.notes
+    # The last that begins there or before: what has no messages begins where the next one does.
+    first = bisect_right(notes, offset, key=_first_offset) - 1
+    wanted = min(last_index + 1 - run.index, len(notes))  # of its entries
+    if not 0 <= first < wanted or offset >= _next_offset(notes[first]):
+        return []
+    begins_at = run.ends[first - 1] if first else 0
+    end = min(max(bisect_right(run.ends, begins_at + bytes_max), first + 1), wanted)
+    part = run.part(run.index + first, run.index + end - 1)
+    return [entry.payload for entry in part.entries() if entry.kind == Kind.RECORDS]
+
+
+def _first_offset(note: Note) -> int:
+    return note[3]
+
+
+def _next_offset(note: Note) -> int:
+    return note[3] + note[4]
 
 
 def _changes(kinds: bytearray, notes: list[Note]) -> list[int]:
