@@ -60,9 +60,9 @@ MESSAGES: list[Message] = [
         prev_term=3,
         commit=5,
         entries=[
-            Entry(7, 4, NOOP, b""),
-            *together(records_entry(index, 4) for index in (8, 9, 10)),
-            *together(records_entry(index, 5) for index in (11, 12)),
+            *together(records_entry(index, 3) for index in (7, 8)),
+            Entry(9, 4, NOOP, b""),
+            *together(records_entry(index, 4) for index in (10, 11, 12)),
         ],
     ),
     AppendReply(**ENDS, term=4, index=9),
@@ -165,6 +165,33 @@ def test_entries_that_do_not_follow_the_place_they_claim_are_refused() -> None:
     message = Append(**ENDS, term=4, prev_index=5, prev_term=3, entries=[records_entry(7, 4)], commit=5)
     (packet,) = sent(message)
     with pytest.raises(CorruptBatch, match="entry 7 is said to follow entry 5"):
+        list(wire.read_packet(packet, 3, 9))
+
+
+@pytest.mark.parametrize(
+    ("prev_term", "terms", "term"),
+    [
+        (3, (5, 3), 5),  # within
+        (3, (5, 5, 3, 3), 5),
+        (4, (3,), 5),  # against the entry before
+        (3, (5,), 4),  # against the leader's own
+        (3, (4, 4, 5), 4),
+        (5, (), 4),
+    ],
+)
+def test_entries_of_terms_that_go_back_never_reach_the_core(
+    prev_term: int, terms: tuple[int, ...], term: int
+) -> None:
+    entries = [records_entry(index, each) for index, each in enumerate(terms, 7)]
+    (packet,) = sent(Append(**ENDS, term=term, prev_index=6, prev_term=prev_term, entries=entries, commit=5))
+    with pytest.raises(CorruptBatch, match="terms that go back"):
+        list(wire.read_packet(packet, 3, 9))
+
+
+def test_a_snapshot_of_a_term_that_is_still_to_come_never_reaches_the_core() -> None:
+    snapshot = Snapshot(9, 5, Configuration.of([1, 2, 3]), b"state")
+    (packet,) = sent(InstallSnapshot(**ENDS, term=4, snapshot=snapshot))
+    with pytest.raises(CorruptBatch, match="terms that go back: 5, 4"):
         list(wire.read_packet(packet, 3, 9))
 
 

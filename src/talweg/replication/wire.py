@@ -240,6 +240,7 @@ def _read_message(packet: bytes | memoryview, source: int, target: int) -> tuple
                 Configuration.from_bytes(entry.payload)  # refused here, before it can reach the core
         if entries and entries[0].index != own[0] + 1:
             raise ValueError(f"entry {entries[0].index} is said to follow entry {own[0]}")
+        _check_terms(own[1], *[entry.term for entry in entries], term)
         return group, Append(
             source=source,
             target=target,
@@ -253,12 +254,19 @@ def _read_message(packet: bytes | memoryview, source: int, target: int) -> tuple
         )
     if kind is InstallSnapshot:
         index, snapshot_term, configuration_bytes = own
+        _check_terms(snapshot_term, term)
         configuration = Configuration.from_bytes(bytes(packet[rest : rest + configuration_bytes]))
         snapshot = Snapshot(index, snapshot_term, configuration, bytes(packet[rest + configuration_bytes :]))
         return group, InstallSnapshot(source=source, target=target, term=term, snapshot=snapshot)
     if len(packet) != rest:
         raise ValueError(f"{len(packet) - rest} bytes too many for a {kind.__name__}")
     return group, _read_small(kind, own, source, target, term)
+
+
+def _check_terms(*terms: int) -> None:
+    # Nobody's log holds anything else, so the core takes it for granted.
+    if terms != tuple(sorted(terms)):
+        raise ValueError(f"terms that go back: {', '.join(map(str, dict.fromkeys(terms)))}")
 
 
 def _read_small(kind: type, own: tuple[int, ...], source: int, target: int, term: int) -> Message:
