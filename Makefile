@@ -55,7 +55,7 @@ chaos: environment ## a million messages while servers die at random (ARGS="--me
 
 .PHONY: bench
 bench: ## measure, print the table, write it to docs/benchmarks.md
-	@tools/prepare --extras dev,bench --java
+	@tools/prepare --extras dev,bench --try-java
 	@$(RUN) -m bench $(ARGS)
 
 .PHONY: format

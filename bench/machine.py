@@ -2,6 +2,9 @@
 
 import os
 import platform
+import re
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,6 +54,17 @@ def scratch_directory(chosen: Path | None) -> Iterator[Path]:
         parent = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="talweg-bench-", dir=parent, ignore_cleanup_errors=True) as name:
         yield Path(name).resolve()
+
+
+def java_major() -> int | None:
+    """The version of the Java that Spark would run: JAVA_HOME's; only without that, the one on the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(f"{home}/bin/java" if home else "java")
+    if java is None:
+        return None
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else None
 
 
 def _processor() -> str:

@@ -3,7 +3,6 @@ against Kafka."""
 
 import importlib.util
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from bench import usage
+from bench import machine, usage
 from bench.kafka import Connector, KafkaCluster, fetch_connector, kafka_cluster
 from bench.maven import NotFetched
 from bench.processes import ProcessFailed
@@ -57,6 +56,7 @@ _LINES = 10_000
 _QUIET_CORES = 0.25  # that all brokers use together when they have nothing to do, at most
 _QUIET_SECONDS_MAX = 15.0
 _LOOK_SECONDS = 0.5
+_JAVA_MAJOR_MIN = 17  # of Spark 4
 _JAVA_OPTIONS = (
     "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 )
@@ -92,16 +92,21 @@ Job = tuple[str, Callable[[], float]]
 """What is measured, by name, and how: it says how many seconds it took."""
 
 
-def _has_java() -> bool:
-    # Spark looks where JAVA_HOME says before it looks on the PATH.
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which("java") is not None or (home is not None and (Path(home) / "bin/java").exists())
+def _missing() -> Missing | None:
+    """What Spark itself needs and does not find here."""
+    if importlib.util.find_spec("pyspark") is None:
+        return Missing("Spark", "pyspark is not installed")
+    major = machine.java_major()
+    if major is None or major < _JAVA_MAJOR_MIN:
+        there = "there is none" if major is None else f"this is {major}"
+        return Missing("Spark", f"it runs on Java {_JAVA_MAJOR_MIN} or newer, and {there}")
+    return None
 
 
 def run(scene: Scene, sizes: Sizes) -> Iterator[Yielded]:
     """Talweg and Parquet, then Kafka, each alone on the machine with Spark; then the figures."""
-    if importlib.util.find_spec("pyspark") is None or not _has_java():
-        yield Missing("Spark", "pyspark or Java is not installed")
+    if missing := _missing():
+        yield missing
         return
     scene.tell("spark: looking for Kafka's connector")
     connector = find_connector()

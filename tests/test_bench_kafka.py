@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import spark
+from bench import machine, spark
 from bench.kafka import BROKER, Connector, KafkaCluster, connectors, properties
 from bench.maven import Artifact, Libraries, NotFetched, cache_directory, fetch_first
 from bench.processes import ProcessFailed
-from bench.results import Bound, Missing, Row
+from bench.results import Bound, Missing, Row, Scene
 
 OLD = Libraries((Artifact("a.group", "old", "1"),), with_dependencies=True)
 NEW = Libraries((Artifact("a.group", "new", "2"),), with_dependencies=False)
@@ -131,6 +131,38 @@ def test_without_kafka_the_benchmark_says_so(tmp_path: Path, monkeypatch: pytest
     missing = spark.find_connector()
     assert isinstance(missing, Missing)
     assert "not installed" in missing.reason
+
+
+@pytest.mark.parametrize(
+    ("java", "reason"),
+    [
+        (
+            """echo 'openjdk version "11.0.20" 2023-07-18' >&2""",
+            "it runs on Java 17 or newer, and this is 11",
+        ),
+        ("exit 1", "it runs on Java 17 or newer, and there is none"),
+    ],
+)
+def test_without_a_java_that_spark_runs_on_the_benchmark_says_so(
+    java: str, reason: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    command("java", java)
+    scene = Scene(tmp_path, lambda what: None)
+    assert list(spark.run(scene, spark.QUICK)) == [Missing("Spark", reason)]
+
+
+def test_java_is_looked_for_where_spark_does(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command("java", """echo 'openjdk version "1.8.0_392"' >&2""")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert machine.java_major() == 8
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert machine.java_major() is None, "Spark would not look on the PATH"
+    (tmp_path / "bin").symlink_to(tmp_path / "commands")
+    command("java", """echo 'Picked up JAVA_TOOL_OPTIONS: -Dx\nopenjdk version "21" 2023-09-19' >&2""")
+    assert machine.java_major() == 21
 
 
 def test_a_topic_is_filled_with_lines_of_100_bytes() -> None:
