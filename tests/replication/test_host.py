@@ -1,6 +1,7 @@
 """Many groups on three hosts, over real sockets and real files."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,7 @@ from talweg.raft import (
 )
 from talweg.records import HEADER_BYTES, Batch
 from talweg.replication import Appended, Group, Position, wire
-from talweg.storage import LogStores, LogSummary, MemoryStores, SegmentStores
+from talweg.storage import LogStores, LogSummary, MemoryStores, SegmentStores, Write
 from talweg.storage.memory import MemoryStore
 from talweg.testing.disk import SimulatedFiles
 
@@ -331,6 +332,39 @@ def test_all_groups_together_keep_little_at_hand_for_a_broker_that_is_away(tmp_p
             for incarnation in range(1, 5):
                 await host.open_group(f"topic-{incarnation}", incarnation, Configuration.of([1, 2, 3]))
                 await hosts.wait_for_agreement(incarnation)
+
+    run(test())
+
+
+def test_what_is_kept_at_hand_is_bounded_also_when_it_is_durable_long_after_it_came(tmp_path: Path) -> None:
+    async def test() -> None:
+        gate = threading.Event()
+        settings = msgspec.structs.replace(
+            QUICK, tails_bytes_max=20_000, raft=msgspec.structs.replace(QUICK.raft, write_ticks_max=1 << 30)
+        )
+        async with Hosts(tmp_path, count=5, settings=settings) as hosts:
+            await hosts.open_group()
+            leader = await hosts.wait_for_leader()
+            await hosts.wait_for_agreement()
+            await hosts.stop(next(broker for broker, group in hosts.groups().items() if group is not leader))
+            store, raft = leader.replica.store, leader.replica.raft
+            write = store.write
+
+            def write_when_told(each: Write) -> None:
+                gate.wait(WAIT_SECONDS)
+                write(each)
+
+            store.write = write_when_told  # type: ignore[method-assign]
+            try:
+                await append(leader, Random(1).randbytes(30_000))  # the others are enough
+                host = hosts.hosts[raft.replica]
+                await wait_until(
+                    lambda: raft.applied_index == raft.log.last_index and not host._tails_changed
+                )
+                assert raft.log.tail_bytes > 20_000 > raft.log.payload_bytes(1, raft.stable_index)
+            finally:
+                gate.set()
+            await wait_until(lambda: raft.log.tail_bytes <= 20_000)  # though nothing else happens
 
     run(test())
 

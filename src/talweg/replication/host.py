@@ -68,7 +68,7 @@ class ReplicaHost:
         self._writer = Writer(stores, self.settings.writer_threads)
         self._touched: dict[int, Group] = {}  # to be pumped at the end of this turn, in order
         self._outgoing: dict[int, list[tuple[int, Message]]] = {}  # by peer: leaves with that
-        self._tails_grew = False  # perhaps, since they were looked at
+        self._tails_changed = False  # perhaps, since they were looked at: grown, or more of them durable
         self._finished: deque[tuple[Group, Job, TalwegError | None]] = deque()  # filled by writer threads
         self._finished_is_known = False  # to the event loop, which will look
         self._ticking: asyncio.Task[None] | None = None
@@ -205,8 +205,8 @@ class ReplicaHost:
                     self._after_event(group)
                     if group.replica.raft.role is Role.FOLLOWER:
                         self._touch(group)  # it led until now, perhaps: whoever waits for a majority is told
-            if self._tails_grew:  # a thousand groups at rest need not be looked through ten times a second
-                self._tails_grew = False
+            if self._tails_changed:  # a thousand groups at rest need not be looked through ten times a second
+                self._tails_changed = False
                 rafts = [group.replica.raft for group in self._groups.values()]
                 tails.let_go(rafts, self.settings.tails_bytes_max)
 
@@ -364,7 +364,7 @@ class ReplicaHost:
 
     def _pump(self) -> None:
         touched, self._touched = self._touched, {}
-        self._tails_grew |= bool(touched)
+        self._tails_changed |= bool(touched)
         outgoing, self._outgoing = self._outgoing, {}
         jobs: list[tuple[Job, WorkDone]] = []
         assert self._loop is not None
@@ -409,6 +409,7 @@ class ReplicaHost:
     def _jobs_finished(self) -> None:
         assert self._loop is not None
         self._finished_is_known = False  # first: whoever comes from here on says so again
+        self._tails_changed = True  # what had to be kept until it was durable may be let go of now
         while self._finished:
             group, job, error = self._finished.popleft()
             if error is None:
