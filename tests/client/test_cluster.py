@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -276,6 +277,31 @@ def test_topics_and_partitions_that_are_not_there_are_named(
         await known.topic(topic, seconds_max=10)
         with pytest.raises(PartitionNotFound, match="no partition 2"):
             await known.ask_leader(topic, 2, "GET", "/records?offset=0", seconds_max=10)
+
+    run(work)
+
+
+async def brokers_have_dropped(known: Cluster, topic: str) -> None:
+    path = f"/v1/topics/{topic}/offsets?at=earliest"
+    for endpoint in known.endpoints.values():
+        with suppress(GroupNotFound):
+            while True:
+                await known.ask_server(endpoint, path, OffsetsAnswer)
+
+
+def test_a_topic_that_was_only_listed_is_missed_when_it_is_deleted(
+    cluster: LocalCluster, topic: str, run: Run
+) -> None:
+    create(cluster, topic)
+    produce(cluster, topic, numbered(1))
+
+    async def work(known: Cluster) -> None:
+        assert topic in {each.topic for each in await known.all_topics(seconds_max=10)}
+        with cluster.ask() as manager:
+            manager.delete(f"/topics/{topic}")
+        await brokers_have_dropped(known, topic)
+        with pytest.raises(TopicNotFound, match=topic):
+            await known.ask_leader(topic, 0, "GET", "/records?offset=0", seconds_max=10)
 
     run(work)
 

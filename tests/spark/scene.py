@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.streaming.query import StreamingQuery
 
 from talweg.client.partition_log import PartitionLogs
-from talweg.errors import TalwegError
+from talweg.errors import GroupNotFound, TalwegError
 from talweg.pipeline.runner import RESTARTS_MAX, is_sparks_fault
 from talweg.records import encode_values
 from talweg.spark import TalwegSource
@@ -58,8 +58,20 @@ class Scene:
             manager.post("/topics", name=topic or self.topic, partitions=partitions, **settings)
 
     def delete(self, topic: str | None = None) -> None:
+        """Returns when no broker has anything of it any more."""
+        name = topic or self.topic
         with self.cluster.ask() as manager:
-            manager.delete(f"/topics/{topic or self.topic}")
+            manager.delete(f"/topics/{name}")
+        for broker in self.cluster.brokers:
+            wait_until(lambda broker=broker: not self._carries(broker, name), "it to be gone", SECONDS_MAX)
+
+    def _carries(self, broker: str, topic: str) -> bool:
+        try:
+            with self.cluster.ask(broker) as asked:
+                asked.get(f"/v1/topics/{topic}/offsets", at="earliest")
+        except GroupNotFound:
+            return False
+        return True
 
     def send(
         self, partition: int, values: Sequence[bytes | None], topic: str | None = None, **columns: Any

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from spark.scene import Scene
-from talweg.client.partition_log import Stretch
+from talweg.client.partition_log import PartitionLogs, Stretch
+from talweg.errors import GroupNotFound, TopicReplaced
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -64,6 +65,53 @@ def test_a_topic_made_again_is_not_taken_for_the_old_one(scene: Scene) -> None:
     assert "deleted and made again" in why
 
 
+def test_a_topic_deleted_while_it_is_read_is_told(scene: Scene) -> None:
+    scene.fill(100, partitions=1)
+    group = scene.logs.topic(scene.topic).incarnation
+    scene.delete()
+    losses = Losses()
+    assert list(scene.logs.batches(Stretch(scene.topic, 0, 10, 50, group), ["offset"], losses)) == []
+    [(lost, why)] = losses.told
+    assert (lost.begin, lost.end) == (10, 50)
+    assert why == "the topic was deleted"
+
+
+def test_a_partition_that_the_topic_lacks_when_it_is_made_again_is_told(scene: Scene) -> None:
+    scene.fill(100, partitions=2, batch=50)
+    group = scene.logs.topic(scene.topic).incarnation + 1
+    scene.delete()
+    scene.fill(100, partitions=1)
+    losses = Losses()
+    assert list(scene.logs.batches(Stretch(scene.topic, 1, 10, 50, group), ["offset"], losses)) == []
+    [(lost, why)] = losses.told
+    assert (lost.begin, lost.end) == (10, 50)
+    assert why == "the topic was deleted and made again"
+
+
+def test_an_older_incarnation_has_yet_to_hear_of_the_one_that_is_meant(scene: Scene) -> None:
+    scene.fill(100, partitions=1)
+    made = scene.logs.topic(scene.topic).incarnation
+    losses = Losses()
+    logs = PartitionLogs(scene.cluster.servers, seconds_max=1)
+    try:
+        with pytest.raises(GroupNotFound, match=f"not {made + 1} as yet"):
+            list(logs.batches(Stretch(scene.topic, 0, 10, 50, made + 1), ["offset"], losses))
+    finally:
+        logs.close()
+    assert losses.told == []
+
+
+def test_ends_are_those_of_the_topic_that_is_meant(scene: Scene) -> None:
+    scene.fill(100, partitions=2, batch=50)
+    made = scene.logs.topic(scene.topic).incarnation
+    assert scene.logs.ends(scene.topic, [1], made)[1].next_offset == 50
+    scene.delete()
+    scene.fill(30, partitions=2, batch=30)
+    with pytest.raises(TopicReplaced):
+        scene.logs.ends(scene.topic, [0, 1], made)
+    assert scene.logs.ends(scene.topic, [0])[0].next_offset == 30
+
+
 def test_what_goes_wrong_in_the_middle_is_raised(scene: Scene) -> None:
     scene.create(partitions=1, retention_bytes=1 << 20)
     scene.wait_for_retention(0)
@@ -79,3 +127,13 @@ def test_the_length_of_messages_is_estimated(scene: Scene) -> None:
     scene.create(partitions=1)
     scene.send(0, [b"x" * 1000] * 50)
     assert 1000 <= scene.logs.message_bytes(Stretch(scene.topic, 0, 0, 50)) <= 1050
+
+
+def test_the_length_of_messages_that_are_gone_is_guessed(scene: Scene) -> None:
+    scene.create(partitions=1, retention_bytes=1 << 20)
+    made = scene.logs.topic(scene.topic).incarnation
+    scene.wait_for_retention(0)
+    assert scene.logs.message_bytes(Stretch(scene.topic, 0, 0, 5, made)) == 1000
+    scene.delete()
+    scene.fill(10, partitions=1)
+    assert scene.logs.message_bytes(Stretch(scene.topic, 0, 0, 5, made)) == 1000

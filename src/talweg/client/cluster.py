@@ -367,8 +367,10 @@ class Cluster:
 
     async def _look_for_leader(self, place: tuple[str, int], asked: str | None) -> None:
         """Ask the next replica next time, unless the metadata names somebody else."""
-        await self.refresh()
         topic, partition = place
+        if topic in self._topics:
+            self._wanted.add(topic)  # one that a list of all topics named: it is in use from now on
+        await self.refresh()
         known = self._topics.get(topic)
         if known is None:
             await self.fresh_topic(topic, seconds_max=ATTEMPT_SECONDS_MAX)  # raises if it is no more

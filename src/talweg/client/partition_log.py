@@ -13,10 +13,20 @@ import msgspec
 import pyarrow as pa
 
 from talweg.client.background import Background
-from talweg.client.cluster import Cluster
-from talweg.client.offsets import At, commit_position, ends_of, offsets_at
+from talweg.client.cluster import Cluster, Pause
+from talweg.client.offsets import At, commit_position, ends_of, offsets_at, replaced
 from talweg.client.servers import Servers
-from talweg.errors import CorruptBatch, OffsetOutOfRange, TalwegError, Unavailable
+from talweg.errors import (
+    CorruptBatch,
+    GroupNotFound,
+    OffsetOutOfRange,
+    PartitionNotFound,
+    TalwegError,
+    TopicNotFound,
+    TopicReplaced,
+    Unavailable,
+)
+from talweg.http import HttpResponse
 from talweg.protocol.batches import FRAMES, GROUP_HEADER
 from talweg.protocol.control import TopicMetadata
 from talweg.records import Batch, Header, read_header
@@ -27,9 +37,11 @@ ROWS: Final = (
 _BATCH_BYTES: Final = 32 << 20  # it is closed before that, if its messages are long
 _FETCH_BYTES: Final = 4 << 20
 _SAMPLE_BYTES: Final = 64 << 10
+_GUESSED_BYTES: Final = 1_000.0  # of a message, when those that were to tell are gone
 _WAIT_MS: Final = 1_000  # for a new leader to learn what is committed; nothing else is waited for
 _AGAIN_MAX: Final = 10  # times in a row that it had not
 _COMMITS_AT_ONCE_MAX: Final = 16
+_GONE: Final = (OffsetOutOfRange, TopicNotFound, PartitionNotFound)  # what was to be read is not there
 
 Frames = list[tuple[Header, memoryview]]
 
@@ -97,18 +109,24 @@ class PartitionLogs:
         """A topic as it is now; raises TopicNotFound."""
         return self.background.run(self.cluster.fresh_topic(name, seconds_max=self._seconds_max))
 
-    def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, Ends]:
-        """Where partitions begin and end, as majorities confirm it."""
+    def ends(self, topic: str, partitions: Iterable[int], incarnation: int | None = None) -> dict[int, Ends]:
+        """Where partitions begin and end, as majorities confirm it. Raises TopicReplaced if the topic is
+        another one by now than the one that is meant."""
         numbers = list(partitions)
         first, behind = self.background.run(
-            ends_of(self.cluster, topic, numbers, seconds_max=self._seconds_max)
+            ends_of(self.cluster, topic, numbers, incarnation=incarnation, seconds_max=self._seconds_max)
         )
         return {number: Ends(first[number], behind[number]) for number in numbers}
 
-    def offsets_at(self, topic: str, partitions: Iterable[int], at: At) -> dict[int, int]:
-        """The offset of the first message at an end, or not older than a moment, in each partition."""
+    def offsets_at(
+        self, topic: str, partitions: Iterable[int], at: At, incarnation: int | None = None
+    ) -> dict[int, int]:
+        """The offset of the first message at an end, or not older than a moment, in each partition. Raises
+        TopicReplaced as `ends` does."""
         return self.background.run(
-            offsets_at(self.cluster, topic, partitions, at, seconds_max=self._seconds_max)
+            offsets_at(
+                self.cluster, topic, partitions, at, incarnation=incarnation, seconds_max=self._seconds_max
+            )
         )
 
     def commit(
@@ -118,12 +136,13 @@ class PartitionLogs:
         offsets: Mapping[int, int],
         *,
         incarnation: int | None = None,  # of the topic that the offsets are of; None: whichever is there
+        seek: bool = False,  # may go back
         keep_bytes: int | None = None,
         seconds_max: float,
     ) -> None:
-        """Move a group's positions. They do not go back, nor to where there is nothing any more, nor into
-        another topic that has taken the name. With `keep_bytes`, retention waits for them up to that size of
-        each log. Raises when all were tried."""
+        """Move a group's positions. They do not go back without `seek`, nor to where there is nothing any
+        more, nor into another topic that has taken the name. With `keep_bytes`, retention waits for them up
+        to that size of each log. Raises when all were tried."""
 
         async def commit_all() -> list[BaseException | None]:
             few = asyncio.Semaphore(_COMMITS_AT_ONCE_MAX)
@@ -136,6 +155,7 @@ class PartitionLogs:
                         topic,
                         partition,
                         offset,
+                        seek=seek,
                         keep_bytes=keep_bytes,
                         incarnation=None if incarnation is None else incarnation + partition,
                         seconds_max=seconds_max,
@@ -149,8 +169,12 @@ class PartitionLogs:
             raise next((e for e in errors if isinstance(e, TalwegError) and e.retriable), errors[0])
 
     def message_bytes(self, stretch: Stretch) -> float:
-        """How long the first few messages of a stretch are, decompressed, on average."""
-        found = self._begin(stretch, stretch.begin, _SAMPLE_BYTES).result()
+        """How long the first few messages of a stretch are, decompressed, on average; a guess if they are
+        gone, of which whoever reads them is told."""
+        try:
+            found = self._begin(stretch, stretch.begin, _SAMPLE_BYTES).result()
+        except _GONE:
+            return _GUESSED_BYTES
         messages = sum(header.count for header, _ in found)
         return sum(header.raw_bytes for header, _ in found) / max(messages, 1)
 
@@ -180,7 +204,7 @@ class PartitionLogs:
             while fetching is not None:
                 try:
                     found = fetching.result()
-                except (OffsetOutOfRange, _Replaced) as error:
+                except _GONE as error:
                     before, found, again = offset, [], again + 1
                     offset = self._skip_lost(stretch, before, error, on_lost)
                     if offset == before and again >= _AGAIN_MAX:
@@ -193,21 +217,29 @@ class PartitionLogs:
             if fetching is not None:
                 fetching.cancel()  # means nothing to one that is done
 
-    def _skip_lost(self, stretch: Stretch, offset: int, error: Exception, on_lost: OnLost) -> int:
+    def _skip_lost(self, stretch: Stretch, offset: int, error: TalwegError, on_lost: OnLost) -> int:
         """Tell of what is gone from an offset on; returns where reading may go on."""
-        goes_on = stretch.end
-        why = "the topic was deleted and made again"
+        goes_on, ends = stretch.end, None
         if isinstance(error, OffsetOutOfRange):
-            ends = self.ends(stretch.topic, [stretch.partition])[stretch.partition]
-            if ends.start_offset > offset:
-                why = "retention dropped them before they were read"
-                goes_on = min(ends.start_offset, stretch.end)
-            elif ends.next_offset > offset:
-                return offset  # it was only a leader that had yet to learn what is committed
-            else:
-                why = f"the log ends at offset {ends.next_offset} now"
+            try:
+                ends = self._ends_of(stretch)
+            except (TopicNotFound, PartitionNotFound) as gone:
+                error = gone
+        if ends is None:
+            why = "the topic was deleted" if _is_missing(error) else "the topic was deleted and made again"
+        elif ends.start_offset > offset:
+            why = "retention dropped them before they were read"
+            goes_on = min(ends.start_offset, stretch.end)
+        elif ends.next_offset > offset:
+            return offset  # it was only a leader that had yet to learn what is committed
+        else:
+            why = f"the log ends at offset {ends.next_offset} now"
         on_lost(msgspec.structs.replace(stretch, begin=offset, end=goes_on), why)
         return goes_on
+
+    def _ends_of(self, stretch: Stretch) -> Ends:
+        topic = None if stretch.group is None else stretch.group - stretch.partition
+        return self.ends(stretch.topic, [stretch.partition], topic)[stretch.partition]
 
     def _begin(self, stretch: Stretch, offset: int, bytes_max: int = _FETCH_BYTES) -> Future[Frames]:
         return self.background.begin(self._fetch(stretch, offset, bytes_max))
@@ -215,25 +247,39 @@ class PartitionLogs:
     async def _fetch(self, stretch: Stretch, offset: int, bytes_max: int) -> Frames:
         await self.cluster.topic(stretch.topic, seconds_max=self._seconds_max)
         path = f"/records?offset={offset}&max_bytes={bytes_max}&wait_ms={_WAIT_MS}"
-        answer = await self.cluster.ask_leader(
-            stretch.topic,
-            stretch.partition,
-            "GET",
-            path,
-            headers={"accept": FRAMES},
-            seconds_max=self._seconds_max,
-        )
-        group = answer.headers.get(GROUP_HEADER.lower())
-        if stretch.group is not None and group is not None and int(group) != stretch.group:
-            raise _Replaced
+        answer = await self._ask(stretch, path)
         found = list(_headers(answer.body, offset))
         if not found:  # what was committed once is there, so somebody else's log was asked
             raise OffsetOutOfRange(f"nothing at offset {offset}")
         return found
 
+    async def _ask(self, stretch: Stretch, path: str) -> HttpResponse:
+        """What the leader of the incarnation that is meant answers; raises TopicReplaced for a newer one."""
+        pause = Pause(self.cluster, self._seconds_max)
+        while True:
+            answer = await self.cluster.ask_leader(
+                stretch.topic,
+                stretch.partition,
+                "GET",
+                path,
+                headers={"accept": FRAMES},
+                seconds_max=max(pause.left(), 0.001),
+            )
+            group = int(answer.headers.get(GROUP_HEADER.lower(), -1))
+            if stretch.group is None or group in (-1, stretch.group):
+                return answer
+            if group > stretch.group:
+                raise replaced(stretch.topic)
+            # An older one: that broker has yet to hear of ours.
+            await pause.wait(
+                GroupNotFound(f"{stretch}: incarnation {group} answers, not {stretch.group} as yet")
+            )
+            await self.cluster.look_for_leader(stretch.topic, stretch.partition)
 
-class _Replaced(Exception):
-    """Another incarnation answered."""
+
+def _is_missing(error: TalwegError) -> bool:
+    """Whether there is no topic of that name at all."""
+    return isinstance(error, TopicNotFound) and not isinstance(error, TopicReplaced)
 
 
 async def _new_cluster(servers: Servers) -> Cluster:
