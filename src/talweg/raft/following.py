@@ -73,8 +73,9 @@ def _new_entries(raft: "Raft", entries: Entries) -> Entries:
         return entries
     for entry in entries:
         if log.term(entry.last_index) != entry.term:
-            # Of a run all are of one term, so where the logs part in it is where our terms begin to differ.
-            index = next(at for at in range(entry.index, entry.last_index + 1) if log.term(at) != entry.term)
+            index = entry.index
+            if log.term(index) == entry.term:  # in the midst of a run: where our entries of its term end
+                index = log.last_index_of_term_at_most(entry.term, entry.last_index) + 1
             return beginning_at(entries, index)
     return []
 

@@ -183,15 +183,15 @@ def fetched(raft: "Raft", peer: int, entries: Entries) -> None:
     if progress is None:
         return
     progress.fetching = False
-    # Read in an earlier term of ours they may be of a tail that another leader has overwritten since.
-    ours = all(
-        raft.log.term(entry.index) == entry.term == raft.log.term(entry.last_index) for entry in entries
-    )
-    if entries and ours and entries[0].index == progress.next_index > raft.log.start_index:
+    if not entries:
+        return  # they could not be read: the next heartbeat reply tries again
+    # Read in an earlier term of ours they may be of a tail that another leader has overwritten since. Where
+    # the last one is in our log, all before it are: equal index and term mean equal everything before.
+    last = entries[-1]
+    ours = raft.log.term(last.last_index) == last.term
+    if ours and entries[0].index == progress.next_index > raft.log.start_index:
         _send_append(raft, peer, progress, entries, sum([len(entry.payload) for entry in entries]))
-    if entries:
-        feed(raft, peer, progress)
-    # Nothing could be read: the next heartbeat reply tries again.
+    feed(raft, peer, progress)
 
 
 def fetched_snapshot(raft: "Raft", peer: int, snapshot: Snapshot | None) -> None:
