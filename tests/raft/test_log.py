@@ -1,5 +1,8 @@
 """The log as the core sees it, alone and against a model that keeps everything in one list."""
 
+from bisect import bisect_right
+from itertools import accumulate
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -174,6 +177,10 @@ def test_a_run_is_let_go_of_as_a_whole() -> None:
     assert (log.tail_first, log.tail_bytes, log.at_hand()) == (6, 0, [])
 
 
+def bytes_of(some: list[Entry]) -> int:
+    return sum(len(entry.payload) for entry in some)
+
+
 class LogAgainstAList(RuleBasedStateMachine):
     """Whatever is done to a log, it answers as a plain list of entries would."""
 
@@ -203,7 +210,7 @@ class LogAgainstAList(RuleBasedStateMachine):
         runs_of_terms = list(zip(firsts, range(2, 2 + len(runs)), strict=True))
         self.log = Log(start, self.start_term, runs_of_terms, self.last_index)
 
-    @rule(rise=st.lists(st.integers(0, 1), min_size=1, max_size=5), in_runs=st.booleans())
+    @rule(rise=st.lists(st.sampled_from((0, 0, 0, 1)), min_size=1, max_size=8), in_runs=st.booleans())
     def append(self, rise: list[int], in_runs: bool) -> None:
         term = self._kept[-1].term if self._kept else self.start_term
         terms = [max(term + sum(rise[: position + 1]), 1) for position in range(len(rise))]
@@ -248,6 +255,26 @@ class LogAgainstAList(RuleBasedStateMachine):
         self.start_index, self.start_term, self.model = index, term, []
         self.first_at_hand = index + 1
 
+    @rule(bytes_max=st.integers(0, 40))
+    def slice(self, bytes_max: int) -> None:
+        for first_index in range(self.first_at_hand, self.last_index + 2):
+            pieces = self._pieces(first_index)
+            whole = bisect_right(list(accumulate(map(bytes_of, pieces))), bytes_max)
+            expected = [entry for piece in pieces[:whole] for entry in piece]
+            if pieces and not whole:  # then a part of the first one, and one entry at least
+                ends = list(accumulate(len(entry.payload) for entry in pieces[0]))
+                expected = pieces[0][: max(bisect_right(ends, bytes_max), 1)]
+            assert singly(self.log.slice(first_index, bytes_max)) == expected
+
+    def _pieces(self, first_index: int) -> list[list[Entry]]:
+        pieces: list[list[Entry]] = []
+        for entry in self._kept:
+            if entry.index == first_index or (entry.index > first_index and entry.index not in self.runs):
+                pieces.append([entry])
+            elif entry.index > first_index:
+                pieces[-1].append(entry)
+        return pieces
+
     @invariant()
     def same_ends(self) -> None:
         assert (self.log.start_index, self.log.start_term) == (self.start_index, self.start_term)
@@ -270,7 +297,6 @@ class LogAgainstAList(RuleBasedStateMachine):
         assert self.log.payload_bytes(0, self.last_index) == self.log.tail_bytes
         for entry in at_hand:
             assert self.log.payload_bytes(entry.index, entry.index) == len(entry.payload)
-            assert singly(self.log.slice(entry.index, 1))[0] == entry
             assert singly(self.log.tail(entry.index)) == at_hand[entry.index - self.first_at_hand :]
 
 

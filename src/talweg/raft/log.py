@@ -115,14 +115,15 @@ class Log:
         """Entries from `first_index` on, up to `bytes_max` of payload but at least one if there is one. It
         may end before that where a run would have to be cut."""
         assert first_index >= self.tail_first
-        end = bisect_right(self._bounds, self._at(first_index) + bytes_max) - 1
+        begins_at = self._at(first_index)
+        end = bisect_right(self._bounds, begins_at + bytes_max) - 1
         found = self._from(first_index, end)
         if found or first_index > self.last_index:
             return found
-        first = self._from(first_index, end + 1)[0]
+        first = self._tail[end]  # it holds `first_index`
         if isinstance(first, Run):  # longer than all that is wanted
-            count = max(bisect_right(first.ends, bytes_max), 1)
-            first = first.part(first_index, first_index + count - 1)
+            count = bisect_right(first.ends, begins_at - self._bounds[end] + bytes_max)
+            first = first.part(first_index, max(first.index + count - 1, first_index))
         return [first]
 
     def payload_bytes(self, first_index: int, last_index: int) -> int:
