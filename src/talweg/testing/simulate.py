@@ -11,20 +11,26 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from itertools import islice
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from typing import TextIO
 
 import msgspec
 
 from talweg.testing.simulation import Report, run
 
-if TYPE_CHECKING:
-    from multiprocessing.synchronize import Barrier
-
-_BEGIN_SECONDS_MAX = 120.0
+_SECONDS_MAX = 300  # for a seed, of which a core does several in a second
 _PROGRESS_SECONDS = 1.0
 _PROGRESS_SECONDS_IN_A_FILE = 30.0
+
+RunSeed = Callable[..., Report]
+"""What runs one: `run`, unless a test has another."""
+
+# Spawned, not forked: a worker then is a process like any other, with nothing of ours in it.
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 class Summary(msgspec.Struct):
@@ -52,7 +58,7 @@ class Summary(msgspec.Struct):
         return self.done / self.seconds if self.seconds else 0.0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, run_seed: RunSeed = run) -> int:
     """Run, and return the exit status: 1 if any seed failed, 130 if it was interrupted."""
     options = _parse(arguments)
     summary = Summary(options.first, options.seeds)
@@ -60,14 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     progress = _Progress(sys.stderr)
     interrupted = False
     try:
-        for report in _reports(options):
-            summary.add(report)
-            summary.seconds = time.monotonic() - started
-            if report.failure is not None:
-                progress.clear()
-                if not options.json:
-                    sys.stdout.write(f"{report}\n\n")
-            progress.show(summary)
+        with closing(_reports(options, run_seed)) as reports:
+            for report in reports:
+                summary.add(report)
+                summary.seconds = time.monotonic() - started
+                if report.failure is not None:
+                    progress.clear()
+                    if not options.json:
+                        sys.stdout.write(f"{report}\n\n")
+                progress.show(summary)
     except KeyboardInterrupt:
         interrupted = True
     progress.clear()
@@ -85,10 +92,17 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m talweg.testing.simulate",
         description="Simulate whole clusters on virtual time, one for each seed.",
     )
-    parser.add_argument("--seeds", type=_at_least_one, default=200, help="how many (200)")
-    parser.add_argument("--first", type=int, default=0, help="the first one (0)")
+    parser.add_argument("--seeds", type=_number(1), default=200, help="how many (200)")
+    # Of a negative one Random takes the absolute value: it would be another seed's run again.
+    parser.add_argument("--first", type=_number(0), default=0, help="the first one (0)")
     parser.add_argument(
-        "--jobs", type=_at_least_one, default=os.cpu_count() or 1, help="processes (one for each core)"
+        "--jobs", type=_number(1), default=os.cpu_count() or 1, help="processes (one for each core)"
+    )
+    parser.add_argument(
+        "--seconds-max",
+        type=_number(1),
+        default=_SECONDS_MAX,
+        help=f"for one of many seeds; one that takes longer has failed ({_SECONDS_MAX})",
     )
     parser.add_argument("--verbose", action="store_true", help="print every event; one process only")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -96,52 +110,116 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("expected at least 1")
-    return number
+def _number(at_least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = at_least - 1
+        if number < at_least:
+            raise argparse.ArgumentTypeError(f"{text!r}, expected a whole number, {at_least} or more")
+        return number
+
+    return parse
 
 
-def _reports(options: argparse.Namespace) -> Iterator[Report]:
+def _reports(options: argparse.Namespace, run_seed: RunSeed) -> Generator[Report, None, None]:
     seeds = range(options.first, options.first + options.seeds)
-    if options.verbose or options.jobs == 1 or options.seeds == 1:
+    if options.verbose or options.seeds == 1:
         write = _write_line if options.verbose else None
-        yield from (run(seed, verbose=write) for seed in seeds)
+        yield from (run_seed(seed, verbose=write) for seed in seeds)
         return
-    # Spawned, not forked: a worker then is a process like any other, with nothing of ours in it.
-    context = multiprocessing.get_context("spawn")
-    jobs = min(options.jobs, options.seeds)
-    begun = context.Barrier(jobs + 1)
-    with _interrupts_put_off() as go_on, context.Pool(jobs, _begin, (begun,)) as pool:
-        begun.wait(_BEGIN_SECONDS_MAX)  # a worker that is still being born does not die quietly
-        go_on()
-        yield from pool.imap_unordered(run, seeds, chunksize=4)
+    left, working, idle = iter(seeds), list[_Worker](), list[_Worker]()
+    resource_tracker.ensure_running()  # beforehand: while it starts, Ctrl-C cannot be put off
+    try:
+        while True:
+            for seed in islice(left, options.jobs - len(working)):
+                worker = idle.pop() if idle else _Worker(run_seed, options.seconds_max)
+                worker.begin(seed)
+                working.append(worker)
+            if not working:
+                return
+            ready = wait([worker.connection for worker in working])
+            for worker in [worker for worker in working if worker.connection in ready]:
+                working.remove(worker)
+                report = worker.report()
+                if worker.is_alive:
+                    idle.append(worker)
+                yield report
+    finally:
+        for worker in (*working, *idle):
+            worker.end()
+
+
+class _Worker:
+    """A process that runs seeds, one at a time: if it dies we know of which."""
+
+    def __init__(self, run_seed: RunSeed, seconds_max: int) -> None:
+        self.connection, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_work, args=(theirs, run_seed, seconds_max), daemon=True)
+        self._seed = -1  # none yet
+        with _interrupts_put_off():
+            self._process.start()
+        theirs.close()  # so that its end is the end of the connection
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    def begin(self, seed: int) -> None:
+        self._seed = seed
+        with suppress(OSError):  # it has died: `report` says so
+            self.connection.send(seed)
+
+    def report(self) -> Report:
+        """What came of the seed that was begun. Waits for it."""
+        try:
+            report: Report = self.connection.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            code = self._process.exitcode or 0
+            how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+            return Report(self._seed, 0, "", {}, f"its process ended, {how}")
+        return report
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self.connection.close()
+
+
+class TooLong(Exception):
+    """What the product is interrupted with. No TimeoutError: that would be taken for a disk's."""
+
+
+def _work(connection: Connection, run_seed: RunSeed, seconds_max: int) -> None:
+    def interrupt(*_: object) -> None:
+        raise TooLong(f"still running after {seconds_max} s")
+
+    signal.signal(signal.SIGALRM, interrupt)
+    with suppress(EOFError, BrokenPipeError):  # nobody is left to work for
+        while True:
+            seed = connection.recv()
+            signal.setitimer(signal.ITIMER_REAL, seconds_max, 1.0)  # and again, if the product bears it
+            report = run_seed(seed)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            connection.send(report)
 
 
 @contextmanager
-def _interrupts_put_off() -> Iterator[Callable[[], None]]:
+def _interrupts_put_off() -> Iterator[None]:
     # Ctrl-C reaches every process of the terminal. The first one alone decides what it means: those that
-    # are born in here never hear it, and we do when `go_on` is called.
+    # are born in here never hear it, and we do afterwards.
     heard: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-
-    def go_on() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, handler)
-        if heard:
-            raise KeyboardInterrupt
-
     try:
-        yield go_on
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGINT, handler)
-
-
-def _begin(begun: "Barrier") -> None:
-    begun.wait(_BEGIN_SECONDS_MAX)
+    if heard:
+        raise KeyboardInterrupt
 
 
 def _write_line(line: str) -> None:
