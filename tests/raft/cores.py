@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, groupby
 from random import Random
+from typing import ClassVar
 
 from talweg.raft import (
     NOOP,
@@ -55,6 +56,8 @@ def together(some: Sequence[Entry]) -> list[Entry | Run]:
 
 class Core:
     """A `Raft` whose Readies are carried out at once, as long as `disk_runs`."""
+
+    in_runs: ClassVar[bool] = False  # whether entries are proposed, sent and held in runs, also single ones
 
     def __init__(self, raft: Raft, on_disk: Iterable[Entry] = ()) -> None:
         self.raft = raft
@@ -153,9 +156,8 @@ class Core:
     def propose(self, *payloads: bytes) -> list[Message]:
         """Append one entry for each payload; returns what leaves."""
         first = self.raft.log.last_index + 1
-        self.raft.propose(
-            [Entry(at, self.raft.term, DATA, payload) for at, payload in enumerate(payloads, first)]
-        )
+        made = [Entry(at, self.raft.term, DATA, payload) for at, payload in enumerate(payloads, first)]
+        self.raft.propose([run_of(made)] if self.in_runs else made)
         return self.pump()
 
     def grant(self, *voters: int) -> list[Message]:
@@ -192,7 +194,7 @@ def make(
     log = Log()
     held = entries(*terms)
     if held:
-        log.append(held)
+        log.append(together(held) if Core.in_runs else held)
     raft = Raft(
         replica,
         Configuration.of(voters, learners),
@@ -248,10 +250,11 @@ def append(
     source: int = 2,
     recovery_index: int = 0,
     life: int = 0,
-    in_runs: bool = False,
+    in_runs: bool | None = None,
 ) -> Append:
-    """An append of entries with these terms after `prev`, an (index, term)."""
+    """An append of entries with these terms after `prev`, an (index, term); in runs if cores propose so."""
     some = entries(*terms, first=prev[0] + 1)
+    in_runs = Core.in_runs if in_runs is None else in_runs
     return Append(
         source=source,
         target=target,

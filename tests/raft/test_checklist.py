@@ -30,7 +30,6 @@ from raft.cores import (
     make_leader,
     make_settled_leader,
     request_vote,
-    together,
     trace,
 )
 from raft.load import read_all
@@ -63,6 +62,8 @@ from talweg.records import Kind, encode_values, read_header
 from talweg.replication.proposals import Outcome
 from talweg.replication.replica import Replica
 from talweg.replication.state import Position
+
+pytestmark = pytest.mark.usefixtures("each_way")
 
 TWO_HEARTBEATS = 2 * SETTINGS.heartbeat_ticks
 
@@ -332,22 +333,20 @@ def test_03_a_write_before_an_install_that_is_not_yet_taken_makes_nothing_durabl
 #    Scenarios: old_messages, reordered_message, crashed_leader_truncation.
 
 
-@pytest.mark.parametrize("in_runs", [False, True])
-def test_04_a_stale_append_of_the_same_term_truncates_nothing(in_runs: bool) -> None:
+def test_04_a_stale_append_of_the_same_term_truncates_nothing() -> None:
     """Item 4."""
     core = make(term=1)
-    core.step(append(term=1, terms=[1, 1, 1], in_runs=in_runs))
+    core.step(append(term=1, terms=[1, 1, 1]))
     for terms in ([], [1], [1, 1], [1, 1, 1]):
-        core.step(append(term=1, terms=terms, in_runs=in_runs))
+        core.step(append(term=1, terms=terms))
         assert core.terms == [1, 1, 1]
     assert all(ready.truncate_from is None for ready in core.readies)
 
 
-@pytest.mark.parametrize("in_runs", [False, True])
-def test_04_only_what_conflicts_is_replaced(in_runs: bool) -> None:
+def test_04_only_what_conflicts_is_replaced() -> None:
     """Item 4: also where the logs part in the midst of a run."""
     core = make(terms=[1, 2, 2, 3], term=4)
-    core.step(append(term=4, prev=(1, 1), terms=[2, 2, 2, 2, 4], in_runs=in_runs))
+    core.step(append(term=4, prev=(1, 1), terms=[2, 2, 2, 2, 4]))
     assert core.terms == [1, 2, 2, 2, 2, 4]
     assert [ready.truncate_from for ready in core.readies if ready.entries] == [4]
     assert core.on_disk == {entry.index: entry for entry in entries(*core.terms)}
@@ -598,15 +597,15 @@ def test_09_messages_under_way_are_limited_by_count() -> None:
     sent = [appends(core.propose(b"x")) for _ in range(6)]
     assert [len(each) for each in sent] == [1, 1, 1, 0, 0, 0]
     (after,) = appends(core.acknowledge(2, 2))
-    assert [entry.index for entry in after.entries] == [5, 6, 7]
+    assert [entry.index for entry in singly(after.entries)] == [5, 6, 7]
 
 
 def test_09_messages_under_way_are_limited_by_bytes() -> None:
     """Item 9."""
     core = make_settled_leader(settings=Settings(inflight_messages_max=99, inflight_bytes_max=250))
-    sent = [appends(core.propose(bytes(100))) for _ in range(6)]
+    sent = [appends(core.propose(bytes(30), bytes(70))) for _ in range(6)]
     assert [len(each) for each in sent] == [1, 1, 1, 0, 0, 0]
-    assert len(appends(core.acknowledge(2, 4))) == 1
+    assert len(appends(core.acknowledge(2, 7))) == 1
 
 
 def test_09_a_follower_below_the_start_of_the_log_is_sent_a_snapshot_and_nothing_else() -> None:
@@ -621,7 +620,7 @@ def test_09_a_follower_below_the_start_of_the_log_is_sent_a_snapshot_and_nothing
     assert [type(message) for message in sent] == [InstallSnapshot]
     assert core.raft.progress[2].feeding is Feeding.INSTALL
     assert appends(core.propose(b"c")) == []
-    assert [entry.index for entry in appends(core.acknowledge(2, 3))[0].entries] == [4]
+    assert [entry.index for entry in singly(appends(core.acknowledge(2, 3))[0].entries)] == [4]
 
 
 def test_09_a_rejection_passes_over_whole_terms() -> None:
@@ -639,11 +638,10 @@ def test_09_a_follower_names_the_last_place_that_may_agree() -> None:
     assert reply == AppendReply(source=1, target=2, term=6, index=6, rejected=True, hint_index=4, hint_term=2)
 
 
-@pytest.mark.parametrize("in_runs", [False, True])
-def test_09_entries_read_in_an_earlier_term_are_not_sent_in_a_later_one(in_runs: bool) -> None:
+def test_09_entries_read_in_an_earlier_term_are_not_sent_in_a_later_one() -> None:
     """Item 9: while the disk was read, another leader may have overwritten what was read."""
     core = make(terms=[1, 1], term=1)
-    late = together(entries(1, 1)) if in_runs else entries(1, 1)
+    late = append(term=1, terms=[1, 1]).entries
     core.step(append(term=2, prev=(1, 1), terms=[2]))  # entry 2 is another now
     core.tick(TIMEOUT)
     core.grant(3)
@@ -777,7 +775,7 @@ def test_11_a_message_carries_only_so_many_bytes_but_always_one_entry() -> None:
     settings = Settings(append_bytes_max=250, inflight_messages_max=99)
     core = make_settled_leader(settings=settings)
     sent = appends(core.propose(*[bytes(100)] * 5, bytes(1_000), bytes(10)))
-    assert [[len(entry.payload) for entry in message.entries] for message in sent] == [
+    assert [[len(entry.payload) for entry in singly(message.entries)] for message in sent] == [
         [100, 100],
         [100, 100],
         [100],
@@ -790,10 +788,12 @@ def test_11_uncommitted_bytes_are_limited_and_the_limit_is_given_back() -> None:
     """Item 11."""
     core = make_settled_leader(settings=Settings(uncommitted_bytes_max=1_000))
     assert core.raft.refuses(5_000) is None  # one is always let through
-    core.propose(bytes(600))
+    core.propose(bytes(250), bytes(350))
     assert core.raft.refuses(400) is None
     assert core.raft.refuses(401) is Refusal.OVERLOADED
     core.acknowledge(2, 2)
+    assert core.raft.uncommitted_bytes == 350
+    core.acknowledge(2, 3)
     assert core.raft.uncommitted_bytes == 0
     assert core.raft.refuses(5_000) is None
 
@@ -941,6 +941,19 @@ def test_13_the_start_of_the_log_keeps_its_place_and_term() -> None:
     assert (core.raft.log.start_index, core.raft.log.start_term, core.terms) == (3, 2, [3])
     (reply,) = core.step(append(term=3, prev=(3, 2), terms=[3, 3]))
     assert reply == AppendReply(source=1, target=2, term=3, index=5)
+
+
+def test_13_retention_takes_nothing_of_what_follows_it_also_where_both_came_together() -> None:
+    """Item 13: a run is cut."""
+    core = make_settled_leader()
+    core.propose(b"a", b"bc", b"def", b"g")
+    core.acknowledge(2, 3)
+    core.raft.drop_head(3)
+    log = core.raft.log
+    assert (log.start_index, log.tail_first, log.last_index, log.tail_bytes) == (3, 4, 5, 4)
+    assert [entry.payload for entry in singly(log.tail(4))] == [b"def", b"g"]
+    core.acknowledge(2, 5)
+    assert (core.raft.commit_index, core.raft.uncommitted_bytes) == (5, 0)
 
 
 def test_13_a_follower_that_is_at_the_start_needs_no_snapshot() -> None:
