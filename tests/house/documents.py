@@ -4,10 +4,11 @@ The convention, for README.md and the other documents at the top, and all of doc
 
 - A link to a file leads to a file, and to a heading if it has one.
 - A path in backticks (`tests/raft/`, `errors.py`, with `*` for any) exists: at the top, in src, in
-  src/talweg, or beside the document. Anything below `.venv/` is taken to exist.
+  src/talweg, or beside the document. Of `.venv/` the programs count that commands.py names.
 - A command, in backticks or in an `sh` block, exists: a `make` target and its variables, a module after
-  `python -m`, the paths given to pytest, a subcommand of `talweg`, or a program named in PROGRAMS.
-- An option (`--record`) is spelt out somewhere in the code, the tools or the Makefile.
+  `python -m`, the paths given to pytest, a subcommand of `talweg`, or a program that commands.py names.
+- A block says its language, so that commands are known for what they are.
+- An option (`--record`) is spelt out somewhere in the code, the tools, the tests or the Makefile.
 - A setting (`TALWEG_…`) is in src/talweg/config, and each one there is in some document.
 - A dotted name of ours (`talweg.raft.Entry`) and a class name (`Entry`, `LogStore.read`) are in the code.
 - What does not exist yet stands in a line (or a block whose introducing line) says "not yet"; such a line
@@ -16,49 +17,29 @@ The convention, for README.md and the other documents at the top, and all of doc
 
 import ast
 import re
-import shlex
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
-PROGRAMS = frozenset("apt-get bash cd cp curl env git pip pytest python python3 sudo".split())
-KNOWN_MODULES = frozenset("bench mypy pip pytest ruff venv".split())
-SUFFIXES = (".py", ".md", ".toml", ".txt", ".json", ".sh")
-SHELLS = frozenset({"sh", "bash", "console"})
+from house.commands import IN_ENVIRONMENT, Subcommands, wrong_command
+from house.pieces import BARE_FENCE, Piece, pieces_of, says_not_yet
 
-_FENCE = re.compile(r"^\s*```(\w*)")
-_SPAN = re.compile(r"`([^`\n]+)`")
+SUFFIXES = (".py", ".md", ".toml", ".txt", ".json", ".sh", ".yaml", ".yml", ".cfg", ".ini", ".csv")
+
 _LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 _PATH = re.compile(r"^\.?[\w*.-]+(/[\w*.-]+)*/?$")
 _CLASS = re.compile(r"^([A-Z][a-zA-Z0-9]*[a-z][a-zA-Z0-9]*)(?:\.(\w+))?(?:\([^)]*\))?$")
 _DOTTED = re.compile(r"^(talweg|myqueue)(\.\w+)+(\([^)]*\))?$")
-_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 _SETTING = re.compile(r"\bTALWEG_[A-Z0-9_]*[A-Z0-9]\b")
-
-
-class Piece(NamedTuple):
-    """Some code in a document: a span in backticks, or a line of a shell block."""
-
-    document: Path
-    line: int
-    text: str
-    in_block: bool
-    promised: bool  # its line says "not yet"
-
-    def __str__(self) -> str:
-        return f"{self.document.name}:{self.line}: `{self.text}`"
-
-
-def _says_not_yet(line: str) -> bool:
-    return "not yet" in line.lower()
 
 
 class Tree:
     """A source tree, and the look-ups that the checks need."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, subcommands: Subcommands | None = None) -> None:
         self.root = root
+        self.subcommands = subcommands or {}  # of `talweg`
 
     @cached_property
     def documents(self) -> list[Path]:
@@ -66,20 +47,7 @@ class Tree:
 
     @cached_property
     def pieces(self) -> list[Piece]:
-        return [piece for document in self.documents for piece in self._pieces_of(document)]
-
-    def _pieces_of(self, document: Path) -> Iterator[Piece]:
-        language, introduction = None, ""
-        for number, line in enumerate(document.read_text().splitlines(), start=1):
-            fence = _FENCE.match(line)
-            if fence:
-                language = fence[1] if language is None else None
-            elif language is None:
-                for text in _SPAN.findall(line):
-                    yield Piece(document, number, text, False, _says_not_yet(line))
-                introduction = line or introduction
-            elif language in SHELLS and (command := line.strip().removeprefix("$ ").split(" #")[0].strip()):
-                yield Piece(document, number, command, True, _says_not_yet(introduction + line))
+        return [piece for document in self.documents for piece in pieces_of(document)]
 
     @cached_property
     def make_targets(self) -> frozenset[str]:
@@ -98,6 +66,13 @@ class Tree:
         files += [self.root / "Makefile", self.root / "pyproject.toml"]
         texts = (path for path in files if path.is_file() and path.suffix != ".pyc")
         return {path: path.read_text(errors="replace") for path in texts}
+
+    @cached_property
+    def options(self) -> frozenset[str]:
+        """Every option that is spelt out. Those that the house's own tests plant are none."""
+        planted = self.root / "tests/house"
+        texts = (text for path, text in self.code.items() if planted not in path.parents)
+        return frozenset(option for text in texts for option in _OPTION.findall(text))
 
     @cached_property
     def classes(self) -> dict[str, set[str]]:
@@ -134,7 +109,7 @@ class Tree:
     def path_exists(self, path: str, document: Path) -> bool:
         """At the top, in src or src/talweg, or beside the document. An empty directory is none."""
         if path.startswith(".venv/"):
-            return True
+            return path == ".venv/" or path.removeprefix(".venv/bin/") in IN_ENVIRONMENT
         places = (self.root, self.root / "src", self.root / "src/talweg", document.parent)
         found = (match for place in places for match in place.glob(path.rstrip("/")))
         return any(match.is_file() or any(file.is_file() for file in match.rglob("*")) for match in found)
@@ -221,69 +196,20 @@ def wrong_option(tree: Tree, piece: Piece) -> list[str] | None:
     options = _OPTION.findall(piece.text)
     if not options:
         return None
-    unknown = [option for option in options if not any(option in text for text in tree.code.values())]
-    return [f"nothing takes {option}" for option in unknown]
+    return [f"nothing takes {option}" for option in options if option not in tree.options]
 
 
-def wrong_command(tree: Tree, piece: Piece) -> list[str] | None:
-    """A command, target, module or subcommand that does not exist."""
-    words = shlex.split(piece.text) if piece.in_block or " " in piece.text else [piece.text]
-    while words and re.match(r"[A-Z_]+=", words[0]):
-        words.pop(0)
-    if not words:
-        return None
-    program, arguments = words[0], words[1:]
-    if program == "make":
-        return _wrong_make(tree, arguments)
-    if program == "talweg" and arguments:
-        return _wrong_subcommand(tree, arguments[0])
-    if program == "pytest":
-        return _wrong_test_paths(tree, arguments, piece)
-    if re.search(r"(^|/)python[\d.]*$", program) and arguments[:1] == ["-m"]:
-        return _wrong_module(tree, arguments[1:], piece)
-    if not piece.in_block:
-        return None
-    if "/" in program:
-        return [] if tree.path_exists(program.removeprefix("./"), piece.document) else ["no such program"]
-    return [] if program in PROGRAMS else ["no such program"]
+def wrong_block(tree: Tree, piece: Piece) -> list[str] | None:
+    """A block of which nobody knows whether it holds commands."""
+    return ["it does not say its language"] if piece.text == BARE_FENCE else None
 
 
-def _wrong_make(tree: Tree, arguments: list[str]) -> list[str]:
-    problems = []
-    for word in arguments:
-        name, is_variable, _ = word.partition("=")
-        known = tree.make_variables if is_variable else tree.make_targets
-        if name not in known:
-            problems.append(f"make has no {name}")
-    return problems
+CHECKS = (wrong_path, wrong_name, wrong_option, wrong_block, wrong_command)
 
 
-def _wrong_subcommand(tree: Tree, name: str) -> list[str]:
-    sources = [text for path, text in tree.code.items() if tree.root / "src/talweg/cli" in path.parents]
-    pattern = re.compile(rf"def {re.escape(name)}\(|[\"']{re.escape(name)}[\"']")
-    return [] if any(pattern.search(text) for text in sources) else [f"talweg has no {name}"]
-
-
-def _wrong_test_paths(tree: Tree, arguments: list[str], piece: Piece) -> list[str]:
-    paths = [word.split("::")[0] for word in arguments if "/" in word and not word.startswith("-")]
-    return [f"no {path} to test" for path in paths if not tree.path_exists(path, piece.document)]
-
-
-def _wrong_module(tree: Tree, arguments: list[str], piece: Piece) -> list[str]:
-    module, rest = arguments[0], arguments[1:]
-    if module == "pytest":
-        return _wrong_test_paths(tree, rest, piece)
-    if module == "bench":
-        return [] if (tree.root / "bench/__main__.py").is_file() else ["no module bench"]
-    return [] if module in KNOWN_MODULES or tree.name_exists(module) else [f"no module {module}"]
-
-
-CHECKS = (wrong_path, wrong_name, wrong_option, wrong_command)
-
-
-def wrong_pieces(root: Path) -> list[str]:
+def wrong_pieces(root: Path, subcommands: Subcommands) -> list[str]:
     """Everything in the documents that is named and does not exist, or is promised and does."""
-    tree = Tree(root)
+    tree = Tree(root, subcommands)
     problems = []
     promises: dict[tuple[Path, int], list[bool]] = {}
     for piece in tree.pieces:
@@ -328,7 +254,7 @@ def wrong_settings(root: Path) -> list[str]:
     named: dict[str, str] = {}
     for document in tree.documents:
         for line in document.read_text().splitlines():
-            if not _says_not_yet(line):
+            if not says_not_yet(line):
                 named |= dict.fromkeys(_SETTING.findall(line), document.name)
     problems = [f"{named[name]}: there is no setting {name}" for name in named.keys() - tree.settings]
     return problems + [f"{name} is in no document" for name in tree.settings - named.keys()]

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 import reference
-from house import documents, tree
+from house import commands, documents, tree
 
 ROOT = Path(__file__).resolve().parents[2]
 
 Planted = Callable[..., Path]
+
+SUBCOMMANDS: commands.Subcommands = {"start": {}, "topic": {"create": {}}, "server": {"list": {}}}
 
 
 @pytest.fixture
@@ -24,6 +26,7 @@ def planted(tmp_path: Path) -> Planted:
             "tools/go": "takes --fast\n",
             "src/talweg/__init__.py": '"""Face."""\n\nfrom talweg.log import Log\n\n__all__ = ["Log"]\n',
             "src/talweg/log.py": '"""A log."""\n\nclass Log:\n    """Keeps."""\n\n    start: int = 0\n',
+            "src/talweg/cli/main.py": '"""The command."""\n\nNAMES = ["value"]\n',
             "src/talweg/config/settings.py": '"""Settings."""\n\nNAMES = []\n',
             "tests/test_log.py": "",
         }
@@ -37,7 +40,7 @@ def planted(tmp_path: Path) -> Planted:
 
 def test_everything_that_a_document_names_exists() -> None:
     assert documents.Tree(ROOT).pieces
-    assert documents.wrong_pieces(ROOT) == []
+    assert documents.wrong_pieces(ROOT, commands.talweg_subcommands()) == []
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -85,10 +88,16 @@ def test_the_tree_is_kept(check: Callable[[Path], list[str]]) -> None:
         "```sh\nmake test  # all of it\ncd talweg\n$ tools/go --fast\n```",
         "Not yet:\n\n```sh\ntalweg up\n```",
         "```python\nthis is `not` looked/at.py\n```",
+        "`talweg start`, `talweg topic create x`, `talweg server`, `talweg server --fast`, `talweg --fast`",
+        "`talweg start -- COMMAND`, `it's`, `a && b`, `sudo`, `.venv/`, `.venv/bin/pytest tests/test_log.py`",
+        "```sh\nmake \\\n  test\ncd x && sudo -n make test; env X=1 make test | head -1 >gone <gone\n```",
+        "```sh\n# a line of its own\ncurl -d 'a && b' x\n```",
+        "```console\n$ make test\nwhat it answered\n```",
+        "```text\nmake gone\n```",
     ],
 )
 def test_what_exists_or_is_marked_passes(planted: Planted, text: str) -> None:
-    assert documents.wrong_pieces(planted(**{"docs/a.md": text})) == []
+    assert documents.wrong_pieces(planted(**{"docs/a.md": text}), SUBCOMMANDS) == []
 
 
 @pytest.mark.parametrize(
@@ -114,16 +123,52 @@ def test_what_exists_or_is_marked_passes(planted: Planted, text: str) -> None:
         "```sh\ngone --fast\n```",
         "```sh\n./tools/gone\n```",
         "`log.py` is not yet there",
+        "`gone.yaml`",
+        "`gone.yml`",
+        "`gone.cfg`",
+        "`gone.ini`",
+        "`gone.csv`",
+        "`tools/go --fa`",
+        "`talweg gone`",
+        "`talweg value`",
+        "`talweg topic gone`",
+        "`talweg start -- make gone`",
+        "`.venv/bin/gone`",
+        "`.venv/bin/talweg topic gone`",
+        "`.venv/gone`",
+        "```sh\n.venv/bin/gone\n```",
+        "```sh\ncd x && make gone\n```",
+        "```sh\nmake test; make gone\n```",
+        "```sh\nmake test | gone\n```",
+        "```sh\nsudo -n make gone\n```",
+        "```sh\nenv X=1 make gone\n```",
+        "`sudo make gone`",
+        "```sh\nmake \\\n  gone\n```",
+        "```sh\nmake test \\\n```\n`gone.py`",
+        "```sh\ncurl 'x\n```",
+        "```\nmake gone\n```",
+        "```console\n$ make gone\n```",
     ],
 )
 def test_what_does_not_exist_is_caught(planted: Planted, text: str) -> None:
-    assert len(documents.wrong_pieces(planted(**{"docs/a.md": text}))) == 1
+    assert len(documents.wrong_pieces(planted(**{"docs/a.md": text}), SUBCOMMANDS)) == 1
+
+
+def test_the_subcommands_are_those_of_the_command_itself() -> None:
+    known = commands.talweg_subcommands()
+    assert known["up"] == {}
+    assert "create" in known["topic"]
+
+
+def test_an_option_that_only_a_test_of_the_house_plants_is_none(planted: Planted) -> None:
+    root = planted(**{"docs/a.md": "`--planted`", "tests/house/test_a.py": "'--planted'"})
+    assert len(documents.wrong_pieces(root, SUBCOMMANDS)) == 1
 
 
 def test_an_empty_directory_does_not_count_as_there(planted: Planted) -> None:
     root = planted(**{"docs/a.md": "`src/gone/`"})
     (root / "src/gone").mkdir()
-    assert len(documents.wrong_pieces(root)) == 1
+    assert len(documents.wrong_pieces(root, SUBCOMMANDS)) == 1
 
 
 def test_links_that_lead_nowhere_are_caught(planted: Planted) -> None:
