@@ -6,8 +6,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 RUN := .venv/bin/python
-CODE := src tests tools $(wildcard bench)
-TYPED := src tools $(wildcard bench)
+CODE := src tests tools examples $(wildcard bench)
+TYPED := src tools examples $(wildcard bench)
 
 SEEDS ?= 1000
 FIRST ?= 0

@@ -53,6 +53,14 @@ def test_what_runs_spark_gets_java_and_what_can_do_without_it_tries(target: str,
     assert asked in run("make", "-n", target).stdout.splitlines()[0].split()
 
 
+def test_the_checks_see_all_code() -> None:
+    steps = run("make", "-n", "check").stdout
+    code = {"src", "tests", "tools", "bench", "examples"}
+    for tool, places in (("ruff check", code), ("ruff format --check", code), ("mypy", code - {"tests"})):
+        (step,) = re.findall(rf"-m {tool} (.+)", steps)
+        assert places <= set(step.split())
+
+
 def test_the_tests_get_their_servers_and_the_checks_come_first() -> None:
     steps = run("make", "-n", "test").stdout
     assert -1 < steps.find("tools/prepare --servers") < steps.find("-m mypy") < steps.find("-m pytest")

@@ -227,6 +227,7 @@ def test_a_package_that_exports_nothing_or_what_it_has_not_is_caught(planted: Pl
         (tree.leftovers, "src/talweg/log.py", "# FIX" + "ME: later"),
         (tree.leftovers, "README.md", "TO" + "DO"),
         (tree.leftovers, "Makefile", "# XX" + "X"),
+        (tree.leftovers, "examples/pipelines/log.py", "# FIX" + "ME"),
         (tree.machine_paths, "docs/a.md", "see /ho" + "me/alice/notes"),
         (tree.machine_paths, "tests/test_log.py", "open('/tm" + "p/probe/x')"),
         (tree.foreign_hosts, "constraints.txt", "numpy @ https" + "://packages.example.net/numpy.whl"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 LINES_MAX = 450  # of a file in src; past some 400 it wants to be two nouns
 
-DIRECTORIES = ("src", "tests", "tools", "docs", "bench", ".ci")
+DIRECTORIES = ("src", "tests", "tools", "docs", "bench", "examples", ".ci")
 NO_TEXT = frozenset({".bin", ".gz", ".png", ".pyc"}) | {".log"}  # logs are what tools leave behind
 
 # Spelt so that this file does not name what it looks for.
