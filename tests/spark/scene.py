@@ -16,6 +16,7 @@ from talweg.errors import GroupNotFound, TalwegError
 from talweg.pipeline.runner import RESTARTS_MAX, is_sparks_fault
 from talweg.records import encode_values
 from talweg.spark import TalwegSource
+from talweg.spark.reading import StretchPartition
 from talweg.spark.stream_reader import TalwegStreamReader
 from talweg.testing.cluster import LocalCluster
 from talweg.testing.processes import wait_until
@@ -191,3 +192,18 @@ def values_of(frame: DataFrame) -> list[bytes]:
 def batches_of(query: StreamingQuery) -> list[int]:
     """How many rows each micro-batch had, those without any left out."""
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+
+def read(partitions: Any) -> list[tuple[str, int, int, int]]:
+    """What tasks would read."""
+    found = [each.stretch for each in partitions if isinstance(each, StretchPartition)]
+    return sorted((each.topic, each.partition, each.begin, each.end) for each in found)
+
+
+def ends(offset: dict[str, Any]) -> dict[str, int]:
+    """Where a micro-batch ends, as its checkpoint has it."""
+    return {
+        f"{topic}-{partition}": end
+        for topic, each in offset.items()
+        for partition, end in each["partitions"].items()
+    }

@@ -2,32 +2,17 @@
 
 import json
 import threading
-from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
-from spark.scene import SECONDS_MAX, Scene, batches_of
+from spark.scene import SECONDS_MAX, Scene, batches_of, ends, read
+from spark.shown import positions
 from talweg.errors import OffsetOutOfRange, TalwegError
-from talweg.spark.reading import StretchPartition
 from talweg.testing.processes import wait_until
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
-
-
-def read(partitions: Any) -> list[tuple[str, int, int, int]]:
-    """What tasks would read."""
-    found = [each.stretch for each in partitions if isinstance(each, StretchPartition)]
-    return sorted((each.topic, each.partition, each.begin, each.end) for each in found)
-
-
-def ends(offset: dict[str, Any]) -> dict[str, int]:
-    return {
-        f"{topic}-{partition}": end
-        for topic, each in offset.items()
-        for partition, end in each["partitions"].items()
-    }
 
 
 def test_a_query_goes_on_where_its_checkpoint_says(scene: Scene) -> None:
@@ -78,17 +63,20 @@ def test_a_message_longer_than_the_limit_does_not_stop_a_query(scene: Scene) -> 
 
 
 def test_a_batch_waits_for_enough_rows_but_not_for_ever(scene: Scene) -> None:
-    scene.fill(10, partitions=1)
+    scene.fill(3, partitions=1)
     reader = scene.stream_reader(minOffsetsPerTrigger=11, maxTriggerDelay="1h")
-    start = reader.initialOffset()
+    begin = reader.initialOffset()
     assert reader.getDefaultReadLimit() == ReadMinRows(11)
+    start = reader.latestOffset(begin, ReadMinRows(11))
+    assert ends(start) == {f"{scene.topic}-0": 3}  # the first one goes at once, as with Kafka
+    scene.more(3, 10, partitions=1)
     assert reader.latestOffset(start, ReadMinRows(11)) == start
     assert reader.partitions(start, start) == []
-    scene.more(10, 1, partitions=1)
-    assert ends(reader.latestOffset(start, ReadMinRows(11))) == {f"{scene.topic}-0": 11}
+    scene.more(13, 1, partitions=1)
+    assert ends(reader.latestOffset(start, ReadMinRows(11))) == {f"{scene.topic}-0": 14}
 
     impatient = scene.stream_reader(minOffsetsPerTrigger=1000, maxTriggerDelay="200ms")
-    assert impatient.latestOffset(start, ReadMinRows(1000)) == start
+    assert impatient.latestOffset(begin, ReadMinRows(1000)) != begin
     wait_until(
         lambda: impatient.latestOffset(start, ReadMinRows(1000)) != start, "the delay to pass", SECONDS_MAX
     )
@@ -263,34 +251,6 @@ def test_a_checkpoint_of_another_source_is_refused(scene: Scene) -> None:
     scene.fill(10, partitions=1)
     with pytest.raises(TalwegError, match="not one of a talweg source"):
         scene.stream_reader().latestOffset({"logs": {"0": 5}}, ReadAllAvailable())
-
-
-def positions(scene: Scene, group: str) -> dict[int, int | None]:
-    """What brokers say of a group, as /size and the tools read it."""
-    found: dict[int, int | None] = {}
-    for name in scene.cluster.brokers:
-        with scene.cluster.ask(name) as broker:
-            answer = broker.get(f"/v1/topics/{scene.topic}/consumers")["partitions"]
-        found |= {int(number): each["positions"].get(group) for number, each in answer.items()}
-    return found
-
-
-def test_the_progress_of_a_group_is_seen(scene: Scene) -> None:
-    scene.fill(300)
-    scene.run(scene.stream(group="archive", maxOffsetsPerTrigger=100))
-    assert positions(scene, "archive") == {0: 200, 1: 100}
-    scene.more(300, 100)  # the lag of a query that is not running
-    assert positions(scene, "archive") == {0: 200, 1: 100}
-
-
-def test_a_group_that_cannot_be_shown_stops_nothing(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    scene.fill(10, partitions=1)
-    reader = scene.stream_reader(group="archive")
-    start = reader.initialOffset()
-    start[scene.topic]["partitions"]["0"] = 5000  # nobody may be there
-    with pytest.raises(OffsetOutOfRange, match="was read to 5000"):
-        reader.latestOffset(start, ReadAllAvailable())
-    assert "the progress of group archive" in caplog.text
 
 
 def test_a_query_that_follows_sees_what_comes(scene: Scene) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from talweg.client.offsets import Moment
 from talweg.client.partition_log import Ends, PartitionLogs, Stretch
-from talweg.errors import InvalidSetting, OffsetOutOfRange, TopicNotFound
+from talweg.errors import InvalidSetting, OffsetOutOfRange, PartitionNotFound, TopicNotFound
 from talweg.spark.options import EARLIEST, LATEST, Offsets, Selection
 from talweg.spark.positions import Positions, TopicPositions
 
@@ -61,9 +61,17 @@ def choose(
     return chosen
 
 
-def ends_of(logs: PartitionLogs, topics: Topics) -> dict[str, dict[int, Ends]]:
-    """Where each of them begins and ends now."""
-    return {name: logs.ends(name, chosen.partitions) for name, chosen in topics.items()}
+def ends_of(logs: PartitionLogs, topics: Topics, *, without_gone: bool = False) -> dict[str, dict[int, Ends]]:
+    """Where each of them begins and ends now. Raises TopicNotFound for one that was deleted since it was
+    chosen, unless it may be left out."""
+    made = {}
+    for name, chosen in topics.items():
+        try:
+            made[name] = logs.ends(name, chosen.partitions, chosen.incarnation)
+        except (TopicNotFound, PartitionNotFound):
+            if not without_gone:
+                raise
+    return made
 
 
 def positions_at(
@@ -81,7 +89,7 @@ def positions_at(
     made = {}
     for name, chosen in topics.items():
         if timestamp is not None:
-            found = logs.offsets_at(name, chosen.partitions, Moment(timestamp))
+            found = logs.offsets_at(name, chosen.partitions, Moment(timestamp), chosen.incarnation)
         else:
             wanted = offsets if isinstance(offsets, str) else offsets[name]
             found = {number: _offset(wanted, number, ends[name][number]) for number in chosen.partitions}
@@ -137,7 +145,28 @@ class Losses:
                 f"{what}. To go on without them, set the option failOnDataLoss to false "
                 "(talweg pipeline: --skip-lost)"
             )
+        self._say(what)
+
+    def _say(self, what: str) -> None:
         _logger.warning("%s; going on without them (failOnDataLoss is false)", what)
+
+
+class NotedLosses(Losses):
+    """Says nothing before `say`. A batch that waits for more is looked at again and again; what it lost is
+    given up only when it goes."""
+
+    def __init__(self, *, fail: bool) -> None:
+        super().__init__(fail=fail)
+        self._noted: list[str] = []
+
+    def say(self) -> None:
+        """Write what was noted to the log."""
+        for what in self._noted:
+            super()._say(what)
+        self._noted.clear()
+
+    def _say(self, what: str) -> None:
+        self._noted.append(what)
 
 
 def stretches(

@@ -3,7 +3,8 @@
     {"logs": {"incarnation": 7, "partitions": {"0": 1200, "1": 1187}}}
 
 The incarnation is the topic's: one that was deleted and made again is another topic, with other messages at
-the same offsets.
+the same offsets. Of a topic that was missed, and that the query went on without, it also says `"gone": true`:
+if nobody knew it just then, because the metadata store had forgotten it, it goes on where it was left.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ class TopicPositions(msgspec.Struct, frozen=True):
 
     incarnation: int
     partitions: dict[int, int]  # the first offset that was not read, of each
+    gone: bool = False  # it was not there, which was told: it is not told again
 
     def group(self, partition: int) -> int:
         """The incarnation of a partition's group."""
@@ -36,6 +38,7 @@ def to_json(positions: Positions) -> dict[str, Any]:
             "partitions": {
                 str(number): offset for number, offset in sorted(positions[topic].partitions.items())
             },
+            **({"gone": True} if positions[topic].gone else {}),
         }
         for topic in sorted(positions)
     }
@@ -48,6 +51,7 @@ def from_json(found: Mapping[str, Any]) -> dict[str, TopicPositions]:
             topic: TopicPositions(
                 int(each["incarnation"]),
                 {int(number): int(offset) for number, offset in each["partitions"].items()},
+                gone=bool(each.get("gone", False)),
             )
             for topic, each in found.items()
         }

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -21,18 +22,16 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from talweg.client.partition_log import Ends, PartitionLogs, Stretch
-from talweg.errors import TalwegError, TopicNotFound
+from talweg.errors import TopicNotFound
 from talweg.spark.connection import logs_of
+from talweg.spark.consumer_group import ConsumerGroup
 from talweg.spark.options import ReadOptions
-from talweg.spark.planning import Chosen, Losses, choose, ends_of, positions_at, stretches
+from talweg.spark.planning import Chosen, NotedLosses, choose, ends_of, positions_at, stretches
 from talweg.spark.positions import Positions, TopicPositions, from_json, to_json
 from talweg.spark.reading import StretchPartition, read_stretch
 from talweg.spark.shares import share, split
 
 _logger: Final = logging.getLogger("talweg.spark")
-_COMMIT_SECONDS_MAX: Final = (
-    5.0  # for a group's positions: they are for people to see, nothing waits for them
-)
 
 Place = tuple[str, int]
 
@@ -43,14 +42,13 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._losses = Losses(fail=options.fail_on_data_loss)
         self._target: Positions | None = None  # with availableNow: where it ends
         self._latest: dict[str, Any] | None = None  # all there was when we looked last
         self._known: tuple[dict[str, Any], dict[str, dict[int, Ends]]] | None = (
             None  # an end given out, and the ends then
         )
-        self._triggered_at: float | None = None  # when a batch last had anything
-        self._committed: dict[str, Any] | None = None  # by the group
+        self._triggered_at: float | None = None  # when a batch last had anything, or we first looked
+        self._group = ConsumerGroup(options.group, options.keep_bytes)
         self._missing: set[str] = set()  # topics that were not there when we looked
 
     @property
@@ -73,12 +71,12 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             timestamp=options.starting_timestamp,
             option="startingOffsets",
         )
+        self._group.begin(begin)
         return to_json(begin)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """What is there now is what will be read."""
-        topics = self._topics()
-        self._target = _behind(topics, ends_of(self._logs, topics))
+        self._target = _behind(*self._look())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """One that stands for all that are set: Spark knows one at a time."""
@@ -91,30 +89,35 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where the next micro-batch ends; where it starts if there is nothing to read, or not enough."""
-        self._commit_group(start)  # everything before it is done
-        before = from_json(start)
-        topics = self._topics()
-        ends = ends_of(self._logs, topics)
+        self._group.commit(self._logs, start)  # everything before it is done
+        before, losses = from_json(start), self._losses()
+        topics, ends = self._look()
         behind = _behind(topics, ends)
         self._latest = to_json(behind)
         if self._target is not None:
             behind = _until(behind, self._target)
-        aside = self._left_aside(before, behind)
-        begin = self._begin(before, behind, ends)
-        found = stretches(begin, behind, ends, self._losses)
+        aside = self._left_aside(before, behind, losses)
+        begin = self._begin(before, behind, ends, losses)
+        found = stretches(begin, behind, ends, losses)
         end = self._limited(begin, behind, found, limit)
-        answer = start if end is None else to_json(_both(end, aside))
+        answer = start
+        if end is not None:
+            losses.say()
+            answer = to_json(_both(end, aside))
         self._known = (answer, ends)
         return answer
 
-    def _topics(self) -> dict[str, Chosen]:
-        """Those that are there: a query that may lose messages outlives a topic, and finds it when it is made
-        again. Where it begins, all of them have to be."""
-        return choose(
-            self._logs,
-            self._options.selection,
-            None if self._options.fail_on_data_loss else self._note_missing,
-        )
+    def _losses(self) -> NotedLosses:
+        return NotedLosses(fail=self._options.fail_on_data_loss)
+
+    def _look(self) -> tuple[dict[str, Chosen], dict[str, dict[int, Ends]]]:
+        """What is there, and where it begins and ends. A query that may lose messages outlives a topic, and
+        finds it when it is made again. Where it begins, all of them have to be."""
+        on_missing = None if self._options.fail_on_data_loss else self._note_missing
+        topics = choose(self._logs, self._options.selection, on_missing)
+        # What was deleted just now is missed like what was deleted before: see `_left_aside`.
+        ends = ends_of(self._logs, topics, without_gone=True)
+        return {name: topics[name] for name in ends}, ends
 
     def _note_missing(self, topic: str) -> None:
         if topic not in self._missing:
@@ -126,23 +129,27 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest
 
     def _begin(
-        self, before: Positions, behind: Positions, ends: Mapping[str, Mapping[int, Ends]]
+        self,
+        before: Positions,
+        behind: Positions,
+        ends: Mapping[str, Mapping[int, Ends]],
+        losses: NotedLosses,
     ) -> dict[str, TopicPositions]:
         """Where each partition of `behind` is read from: where it was left, or its start if it is new."""
         made = {}
         for name, topic in behind.items():
             known = before.get(name)
             if known is not None and known.incarnation != topic.incarnation:
-                self._losses.tell(f"topic {name} was deleted and made again: what was not read of it is lost")
+                losses.tell(f"topic {name} was deleted and made again: what was not read of it is lost")
                 known = None
             offsets = {}
             for number, end in topic.partitions.items():
-                start = ends[name][number].start_offset
+                start, next_offset = ends[name][number].start_offset, ends[name][number].next_offset
                 offset = start if known is None else known.partitions.get(number, start)
-                if offset > end and self._target is None:
-                    self._losses.tell(
-                        f"partition {number} of topic {name} ends at offset {end}, and was read to {offset}: "
-                        "its messages between them are lost"
+                if offset > next_offset:
+                    losses.tell(
+                        f"partition {number} of topic {name} ends at offset {next_offset}, and was read to "
+                        f"{offset}: its messages between them are lost"
                     )
                     offset = end
                 offsets[number] = offset
@@ -150,22 +157,26 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if known is None or new:
                 what = f"topic {name}" if known is None else f"partitions {new} of topic {name}"
                 _logger.info("%s is read from its start: it is new to this query", what)
+                self._group.begin([name])
             made[name] = TopicPositions(topic.incarnation, offsets)
         return made
 
-    def _left_aside(self, before: Positions, behind: Positions) -> dict[str, TopicPositions]:
-        """What the checkpoint knows and the options no longer name: it stays where it was left, or whoever
-        names it again would read it from its start."""
+    def _left_aside(
+        self, before: Positions, behind: Positions, losses: NotedLosses
+    ) -> dict[str, TopicPositions]:
+        """What the checkpoint knows and the options no longer name, or nobody knows just now: it stays where
+        it was left, or it would be read from its start when it is there again."""
         kept = {}
         for name, topic in before.items():
             named = behind.get(name)
             if named is not None and named.incarnation == topic.incarnation:
                 left = {n: offset for n, offset in topic.partitions.items() if n not in named.partitions}
                 kept[name] = TopicPositions(topic.incarnation, left)
-            elif named is None and self._is_there(name, topic.incarnation):
-                kept[name] = topic
             elif named is None:
-                self._losses.tell(f"topic {name} is gone, and what was not read of it")
+                gone = not self._is_there(name, topic.incarnation)
+                if gone and not topic.gone:
+                    losses.tell(f"topic {name} is gone, and what was not read of it")
+                kept[name] = msgspec.structs.replace(topic, gone=gone)
         return kept
 
     def _is_there(self, name: str, incarnation: int) -> bool:
@@ -209,10 +220,10 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if options.rows_min is None or rows >= options.rows_min or self._target is not None:
             return False
-        now = time.monotonic()
-        if self._triggered_at is None:
-            self._triggered_at = now
-        return now - self._triggered_at < options.trigger_delay_seconds_max
+        if self._triggered_at is None:  # the first one goes at once: what is there has waited long enough
+            self._triggered_at = time.monotonic()
+            return False
+        return time.monotonic() - self._triggered_at < options.trigger_delay_seconds_max
 
     def _share_bytes(self, limit: int, rows: Mapping[Place, int], found: list[Stretch]) -> dict[Place, int]:
         """Rows whose bytes are about the limit, by the length of the messages that come next."""
@@ -231,16 +242,13 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """A task for each partition that has anything to read, or more (`minPartitions`)."""
-        before = from_json(start)
+        before, losses = from_json(start), self._losses()
         behind = _moved(before, from_json(end))
-        if self._known is not None and self._known[0] == end:
-            ends = self._known[1]
+        known = self._known[1] if self._known is not None and self._known[0] == end else None
+        if known is not None:
+            ends = known
         else:  # a batch of the checkpoint, which is done again
-            behind = self._still_there(behind)
-            ends = ends_of(
-                self._logs,
-                {name: Chosen(each.incarnation, tuple(each.partitions)) for name, each in behind.items()},
-            )
+            behind, ends = self._still_there(behind, losses)
         begin = {
             name: TopicPositions(
                 topic.incarnation,
@@ -251,21 +259,20 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             for name, topic in behind.items()
         }
-        found = stretches(begin, behind, ends, self._losses)
+        found = stretches(begin, behind, ends, losses)
+        if known is None:  # else it was said when this end was given out
+            losses.say()
         return [StretchPartition(stretch) for stretch in split(found, self._options.min_partitions)]
 
-    def _still_there(self, behind: Positions) -> dict[str, TopicPositions]:
-        there = self._topics()
-        kept = {}
-        for name, topic in behind.items():
-            chosen = there.get(name)
-            if chosen is None or chosen.incarnation != topic.incarnation:
-                self._losses.tell(
-                    f"topic {name} was deleted, and what the checkpoint says is still to be read"
-                )
-            else:
-                kept[name] = topic
-        return kept
+    def _still_there(
+        self, behind: Positions, losses: NotedLosses
+    ) -> tuple[dict[str, TopicPositions], dict[str, dict[int, Ends]]]:
+        """What of it can be read still, and where that begins and ends; whatever the options name by now."""
+        topics = {name: Chosen(each.incarnation, tuple(each.partitions)) for name, each in behind.items()}
+        ends = ends_of(self._logs, topics, without_gone=True)
+        for name in sorted(behind.keys() - ends.keys()):
+            losses.tell(f"topic {name} was deleted, and what the checkpoint says is still to be read")
+        return {name: behind[name] for name in ends}, ends
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In a task."""
@@ -274,35 +281,9 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partition, self._schema, options.connect, fail_on_data_loss=options.fail_on_data_loss
         )
 
-    # The group
-
     def commit(self, end: dict[str, Any]) -> None:
         """Spark says so one batch late, and of the last one never; `latestOffset` knows better."""
-        self._commit_group(end)
-
-    def _commit_group(self, done: dict[str, Any]) -> None:
-        """Show how far the query has come, and hold back retention there. The query does not rest on it, so
-        what goes wrong is only said."""
-        group, keep_bytes = self._options.group, self._options.keep_bytes
-        if group is None or self._committed == done:
-            return
-        self._committed = done
-        for name, topic in from_json(done).items():
-            try:
-                self._logs.commit(
-                    group,
-                    name,
-                    topic.partitions,
-                    incarnation=topic.incarnation,
-                    keep_bytes=keep_bytes,
-                    seconds_max=_COMMIT_SECONDS_MAX,
-                )
-            except TalwegError as error:
-                if keep_bytes is not None and error.retriable:
-                    self._committed = None  # nothing is held yet: the next look tries again
-                _logger.warning(
-                    "the progress of group %s in topic %s cannot be shown: %s", group, name, error
-                )
+        self._group.commit(self._logs, end)
 
 
 def _behind(
@@ -349,7 +330,7 @@ def _until(behind: Positions, target: Positions) -> dict[str, TopicPositions]:
             },
         )
         for name, topic in behind.items()
-        if name in target
+        if name in target and target[name].incarnation == topic.incarnation
     }
 
 

@@ -1,0 +1,59 @@
+"""The consumer group under which a query shows how far it has come, and holds back retention there.
+
+The query rests on its checkpoint alone, so what goes wrong here is only said.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Any, Final
+
+from talweg.client.partition_log import PartitionLogs
+from talweg.errors import TalwegError
+from talweg.spark.positions import from_json
+
+_logger: Final = logging.getLogger("talweg.spark")
+_COMMIT_SECONDS_MAX: Final = 5.0  # positions are for people to see, nothing waits for them
+
+
+class ConsumerGroup:
+    """Of one query."""
+
+    def __init__(self, name: str | None, keep_bytes: int | None) -> None:
+        self._name = name  # None: nothing is shown
+        self._keep_bytes = keep_bytes
+        self._committed: dict[str, Any] | None = None
+        self._begun: set[str] = (
+            set()
+        )  # topics that the query has just begun with: nothing is committed there yet
+
+    def begin(self, topics: Iterable[str]) -> None:
+        """The query begins with these. Another one of the same name may have come further: its positions go
+        back to where this one is, or nobody would see it, and nothing would be kept for it."""
+        self._begun.update(topics)
+
+    def commit(self, logs: PartitionLogs, done: dict[str, Any]) -> None:
+        """Everything before these positions is done."""
+        if self._name is None or self._committed == done:
+            return
+        self._committed = done
+        for topic, positions in from_json(done).items():
+            if positions.gone:
+                continue
+            try:
+                logs.commit(
+                    self._name,
+                    topic,
+                    positions.partitions,
+                    incarnation=positions.incarnation,
+                    seek=topic in self._begun,
+                    keep_bytes=self._keep_bytes,
+                    seconds_max=_COMMIT_SECONDS_MAX,
+                )
+            except TalwegError as error:
+                if error.retriable and (self._keep_bytes is not None or topic in self._begun):
+                    self._committed = None  # nothing is held, or shown, as yet: the next look tries again
+                _logger.warning(
+                    "the progress of group %s in topic %s cannot be shown: %s", self._name, topic, error
+                )
+            else:
+                self._begun.discard(topic)
