@@ -15,7 +15,16 @@ from urllib.parse import quote
 import msgspec
 
 from talweg.client.cluster import Cluster
-from talweg.errors import BadRequest, NotFound, StageDecided, StageNotFound
+from talweg.errors import (
+    BadRequest,
+    NotFound,
+    StageDecided,
+    StageExpired,
+    StageNotFound,
+    TalwegError,
+    Unavailable,
+    Undecided,
+)
 from talweg.protocol.transactions import (
     DECISION_STAGES_MAX,
     TRANSACTIONS,
@@ -72,25 +81,49 @@ class Transactions:
         await self._for_each(stages, self._discard)
 
     async def finish(self, name: str, stages: Iterable[StageRef]) -> bool:
-        """Decide and publish; whether these stages are those that were. Others of them are dropped."""
+        """Decide and publish; whether these stages are those that were. Others of them are dropped.
+
+        Raises Undecided when nobody knows whether it was decided on, and Unavailable when it was, and not all
+        of it is published yet.
+        """
         ours = list(stages)
         if len(ours) > DECISION_STAGES_MAX:
             raise BadRequest(
                 f"transaction {name} has {len(ours)} stages, one for each task and partition; at most "
                 f"{DECISION_STAGES_MAX} can be decided on: write with fewer tasks, as coalesce makes them"
             )
-        held = await self.decide(name, ours)
-        await self.carry_out(name, held)
+        await self.prepare()  # what fails here has decided nothing
+        try:
+            held = await self.decide(name, ours)
+        except Unavailable as error:
+            raise Undecided(
+                f"transaction {name} may have been decided on or not ({error}). If it was, brokers publish "
+                "it: done again under that name it is there once, under another one perhaps twice"
+            ) from error
+        await self._carry_out(name, held)
         if not held.ours:
-            await self.discard(ours)
+            with suppress(TalwegError):  # what is not discarded expires by itself
+                await self.discard(ours)
         return held.ours
 
     async def roll_forward(self, name: str) -> bool:
         """Publish what is left of a transaction that was decided on; false if it was not."""
         held = await self.decision(name)
         if held.decided:
-            await self.carry_out(name, held)
+            await self._carry_out(name, held)
         return held.decided
+
+    async def _carry_out(self, name: str, held: Decided | DecisionAnswer) -> None:
+        """Say what holds, when it fails: whoever takes it for not written would write it twice."""
+        try:
+            await self.carry_out(name, held)
+        except StageExpired:
+            raise  # what was decided on is gone
+        except TalwegError as error:
+            raise Unavailable(
+                f"transaction {name} is decided on, and not all of it is published yet ({error}). Brokers "
+                "publish the rest: do not write it again under another name, or it is there twice"
+            ) from error
 
     async def carry_out(self, name: str, held: Decided | DecisionAnswer) -> None:
         """Publish what was decided on, unless all of it is."""

@@ -5,6 +5,7 @@ if one was: that is rolled forward, and what the tasks staged this time, spread 
 dropped. See `client.transactions`.
 """
 
+import logging
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
@@ -19,12 +20,14 @@ from pyspark.sql.types import StructType
 from talweg.client.partition_log import PartitionLogs
 from talweg.client.staging import CODECS, Staging
 from talweg.client.transactions import Transactions
-from talweg.errors import InvalidSetting, TalwegError
+from talweg.errors import InvalidSetting, StageExpired, TalwegError
 from talweg.spark.connection import logs_of
 from talweg.spark.options import WriteOptions
 from talweg.spark.rows import apart, check_rows
 
 _DISCARD_SECONDS_MAX: Final = 5.0  # what is not discarded expires by itself
+_LOOK_SECONDS_MAX: Final = 5.0  # for what is only told
+_logger: Final = logging.getLogger("talweg.spark")
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class StagedMessage(WriterCommitMessage):
 
     transaction: str
     stages: tuple[Any, ...]  # references to stages
+    rows: int  # staged, or passed over
 
 
 class _Writing:
@@ -55,9 +59,7 @@ class _Writing:
         """In a task: stage its rows. If it was decided without them, they are only read."""
         logs = self._logs
         if may_be_decided and logs.background.run(self.transactions().decision(name)).decided:
-            for _ in batches:  # Spark wants them read
-                pass
-            return StagedMessage(name, ())
+            return StagedMessage(name, (), sum(batch.num_rows for batch in batches))
         context = TaskContext.get()
         staging = Staging(
             logs.cluster,
@@ -67,13 +69,17 @@ class _Writing:
             # By the name, too: else small micro-batches, of one task each, would all go to one partition.
             turn=zlib.crc32(name.encode()) + (context.partitionId() if context is not None else 0),
         )
+        count = 0
         try:
             for batch in batches:
+                count += batch.num_rows
                 for topic, partition, rows in apart(batch, self._options.topic):
                     logs.background.run(staging.add(topic, rows, partition))
-            return StagedMessage(name, tuple(logs.background.run(staging.finish())))
-        except BaseException:
+            return StagedMessage(name, tuple(logs.background.run(staging.finish())), count)
+        except BaseException as error:
             self._discard(logs.background.run(staging.give_up()))
+            if isinstance(error, StageExpired):
+                raise _too_slow(error) from error
             raise
 
     def finish(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -82,11 +88,29 @@ class _Writing:
         names = {message.transaction for message in told}
         assert len(names) <= 1, names
         stages = [stage for message in told for stage in message.stages]
+        rows = sum(message.rows for message in told)
         for name in names:
+            if not self._decide(name, stages) and rows:
+                self._tell_passed_over(name, rows)
+
+    def _decide(self, name: str, stages: list[Any]) -> bool:
+        """Whether it was decided on these; else others of the same name were there before."""
+        run, transactions = self._logs.background.run, self.transactions()
+        try:
             if stages:
-                self._logs.background.run(self.transactions().finish(name, stages))
-            else:  # no rows, or tasks that found it decided
-                self._logs.background.run(self.transactions().roll_forward(name))
+                return run(transactions.finish(name, stages))
+            run(transactions.roll_forward(name))  # no rows, or tasks that found it decided
+        except StageExpired as error:
+            raise _too_slow(error) from error
+        return False
+
+    def _tell_passed_over(self, name: str, rows: int) -> None:
+        _logger.warning(
+            "transaction %s was written before: these %d rows are passed over, as they are when a write is "
+            "done again; if they are others, give them a name of their own",
+            name,
+            rows,
+        )
 
     def drop(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: discard what was staged. Spark asks for it, too, when committing failed: what is
@@ -136,6 +160,32 @@ class TalwegStreamWriter(_Writing, DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """On the driver, when something failed."""
         self.drop(messages)
+
+    def _tell_passed_over(self, name: str, rows: int) -> None:
+        """Of the last micro-batch that is nothing to worry about: Spark failed before it had noted its end.
+        But it notes that before it begins with the next."""
+        query, _, batch = name.rpartition("/")
+        later = False
+        with suppress(TalwegError):  # all is written: nothing fails for want of a word about it
+            decision = self.transactions(_LOOK_SECONDS_MAX).decision(f"{query}/{int(batch) + 1}")
+            later = self._logs.background.run(decision).decided
+        if later:
+            _logger.warning(
+                "micro-batch %s of query %s was written before, and so was the next: these %d rows are "
+                "passed over; the checkpoint is older than what the query has written, as a backup is",
+                batch,
+                query,
+                rows,
+            )
+        else:
+            _logger.info("micro-batch %s of query %s is done again: it was written before", batch, query)
+
+
+def _too_slow(error: StageExpired) -> StageExpired:
+    return StageExpired(
+        f"{error}. What is staged waits only so long for the other tasks, and for its decision: have brokers "
+        "wait longer (--stage-expiry), or write less at a time (in a stream: maxOffsetsPerTrigger)"
+    )
 
 
 def _name_of_batch() -> str:
