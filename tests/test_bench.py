@@ -59,6 +59,8 @@ def test_entries_go_through_talweg_and_through_pysyncobj_where_that_is_installed
     results = list(entries.run(scene, sizes))
     found = rows(iter(results))
     assert found["1 KB entries, pipelined: Talweg"].value > 0
+    copies, _ = re.findall(r"([\d.]+) (?:copies|MB/s)", found["1 KB entries, pipelined: Talweg"].note)
+    assert 2 <= float(copies) <= 3
     assert found["1 KB entries, one at a time: Talweg, median"].value > 0
     ratio = found.get("1 KB entries, pipelined: Talweg against pysyncobj")
     if importlib.util.find_spec("pysyncobj") is None:
@@ -68,6 +70,19 @@ def test_entries_go_through_talweg_and_through_pysyncobj_where_that_is_installed
         assert ratio is not None
         assert ratio.required == Bound(at_least=10)
     assert list(scene.directory.iterdir()) == [], "each measurement cleans up after itself"
+
+
+def test_what_is_said_to_be_on_the_disk_is_what_each_process_wrote() -> None:
+    assert entries.copies_made(10, [110, 110, 60]) == 2.5
+    assert entries.copies_made(10, [110, 110, 110]) == 3
+    measured = entries.Measured(1000.0, 0, leader_us=1.0, all_us=2.0, copies=2.5)
+    assert entries._written([measured], 10_000) == "2.50 copies of each, 25 MB/s to the disk in all"
+
+
+def test_the_best_rival_is_looked_for_at_several_windows() -> None:
+    for size in entries.FULL.pipelined:
+        windows = {(rival.setting, rival.window) for rival in size.rivals}
+        assert len([each for each in windows if each[0] == "quick ticks"]) >= 2
 
 
 def test_batches_are_stored_and_compared_with_a_bare_loop(scene: Scene) -> None:
