@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from storage.conftest import GROUP, segment_stores
-from storage.logs import LogMaker, contents, snapshot_at, write
+from storage.logs import LogMaker, contents, mixed, snapshot_at, together, write
 from talweg.raft import Configuration, Entry, HardState, Snapshot
 from talweg.storage import LogStore, Write
 from talweg.storage.segment_store import SegmentStore
@@ -83,7 +83,7 @@ def allowed(scenario: Scenario, old: Picture, new: Picture) -> list[Picture]:
 def _append(count: int, hard_state: HardState | None) -> Callable[[LogStore], None]:
     def change(store: LogStore) -> None:
         make, _ = base_log()
-        store.write(Write(entries=make.batches(count), hard_state=hard_state))
+        store.write(Write(entries=mixed(make.batches(count)), hard_state=hard_state))
         store.sync()
 
     return change
@@ -91,8 +91,8 @@ def _append(count: int, hard_state: HardState | None) -> Callable[[LogStore], No
 
 def _append_twice(store: LogStore) -> None:
     make, _ = base_log()
-    store.write(Write(entries=make.batches(2), hard_state=HardState(1, 3)))
-    store.write(Write(entries=make.batches(3), hard_state=HardState(1, 3)))
+    store.write(Write(entries=together(make.batches(2)), hard_state=HardState(1, 3)))
+    store.write(Write(entries=mixed(make.batches(3)), hard_state=HardState(1, 3)))
     store.sync()
 
 
@@ -100,7 +100,8 @@ def _truncate(from_index: int, count: int) -> Callable[[LogStore], None]:
     def change(store: LogStore) -> None:
         make, _ = base_log()
         other = make.at(from_index - 1, 2, from_index - 2)
-        store.write(Write(truncate_from=from_index, entries=other.batches(count), hard_state=AFTER))
+        entries = mixed(other.batches(count))
+        store.write(Write(truncate_from=from_index, entries=entries, hard_state=AFTER))
         store.sync()
 
     return change
@@ -110,7 +111,8 @@ def _install(index: int, count: int) -> Callable[[LogStore], None]:
     def change(store: LogStore) -> None:
         other = LogMaker(index, 2, 100)
         snapshot = Snapshot(index, 2, Configuration.of([1, 2]), b"installed")
-        store.write(Write(snapshot=snapshot, next_offset=100, entries=other.batches(count), hard_state=AFTER))
+        entries = mixed(other.batches(count))
+        store.write(Write(snapshot=snapshot, next_offset=100, entries=entries, hard_state=AFTER))
         store.sync()
 
     return change

@@ -1,6 +1,6 @@
 """Making entries, and looking at whole logs, for the tests of stores."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from talweg.raft import CONFIGURATION, NOOP, Configuration, Entry, HardState, Run, Snapshot
@@ -71,6 +71,11 @@ def together(entries: Iterable[Entry]) -> list[Entry | Run]:
             kinds, frames = [each.kind for each in some], [each.payload for each in some]
             made += in_runs(some[0].index, term, kinds, frames)
     return made
+
+
+def mixed(entries: Sequence[Entry]) -> list[Entry | Run]:
+    """The first one for itself, the others in runs: one write may hold both."""
+    return [*entries[:1], *together(entries[1:])]
 
 
 def write(store: LogStore, *entries: Entry, hard_state: HardState | None = None) -> None:

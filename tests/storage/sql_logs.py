@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import Connection
 
+from storage.logs import together
 from talweg.raft import Configuration, Entry
 from talweg.records import Kind, encode_frame
 from talweg.storage.contract import Write
@@ -55,7 +56,7 @@ def batches(first: int, last: int, **options: Any) -> list[Entry]:
 
 
 def write(store: SqlStore, entries: list[Entry], **options: Any) -> None:
-    store.write(Write(entries=entries, **options))
+    store.write(Write(entries=together(entries), **options))
     store.sync()
 
 

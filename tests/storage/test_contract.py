@@ -5,7 +5,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from storage.conftest import GROUP, Backend
-from storage.logs import EVERYTHING, MEMBERS, LogMaker, contents, frame_bytes, snapshot_at, values, write
+from storage.logs import (
+    EVERYTHING,
+    MEMBERS,
+    LogMaker,
+    contents,
+    frame_bytes,
+    mixed,
+    snapshot_at,
+    together,
+    values,
+    write,
+)
 from talweg.errors import GroupNotFound, OffsetOutOfRange
 from talweg.metadata.model import TOPIC_NAME_LENGTH_MAX
 from talweg.raft import Configuration, Entry, HardState, Snapshot
@@ -118,7 +129,7 @@ def test_several_logs_can_be_synced_together(backend: Backend) -> None:
     for count in (1, 3):
         for name in ("a", "b"):
             more = makers[name].batches(count)
-            logs[name].write(Write(entries=more))
+            logs[name].write(Write(entries=together(more)))
             entries[name] += more
         # One of them has nothing to sync.
         assert backend.stores.sync(list(logs.values())) == [None, None, None]
@@ -212,7 +223,7 @@ def test_whoever_reads_along_as_the_log_grows_sees_every_entry(store: LogStore) 
 def test_what_was_written_can_be_read_before_it_is_synced(store: LogStore) -> None:
     make = LogMaker()
     entries = make.batches(5)
-    store.write(Write(entries=entries))
+    store.write(Write(entries=together(entries)))
     assert store.read(1, EVERYTHING) == entries
 
 
@@ -351,7 +362,7 @@ def test_a_conflicting_tail_gives_way_to_another(backend: Backend, from_index: i
     kept = entries[: from_index - 1]
     other = make.at(from_index - 1, 2, max(from_index - 2, 0))
     new = [other.noop(), *other.batches(5)]
-    store.write(Write(truncate_from=from_index, entries=new, hard_state=HardState(2, 2)))
+    store.write(Write(truncate_from=from_index, entries=together(new), hard_state=HardState(2, 2)))
     store.sync()
     for _ in range(2):
         summary = store.summary()
@@ -387,8 +398,8 @@ def test_truncating_beyond_the_end_removes_nothing(store: LogStore) -> None:
     make = LogMaker()
     entries = make.batches(3)
     write(store, *entries)
-    more = make.batches(1)
-    store.write(Write(truncate_from=4, entries=more))
+    more = make.batches(3)
+    store.write(Write(truncate_from=4, entries=mixed(more)))
     store.sync()
     assert contents(store) == entries + more
 
@@ -401,7 +412,7 @@ def test_readers_never_see_the_tail_that_was_replaced(store: LogStore) -> None:
     assert len(store.read_frames(0, EVERYTHING, 12)) == 12
     other = make.at(5, 2, 5)
     new = [other.records(b"other %d" % number) for number in range(20)]
-    store.write(Write(truncate_from=6, entries=new))
+    store.write(Write(truncate_from=6, entries=mixed(new)))
     assert store.read(6, EVERYTHING)[0] == new[0]
     assert store.read(13, EVERYTHING)[0] == new[7]
     assert values(store.read_frames(5, EVERYTHING, 25)) == [b"other %d" % number for number in range(20)]
@@ -627,7 +638,7 @@ def test_entries_may_come_with_the_snapshot_they_follow(backend: Backend) -> Non
     write(store, *make.batches(10))
     other = make.at(100, 3, 500)
     new = [other.noop(), *other.batches(30)]
-    store.write(Write(snapshot=Snapshot(100, 2, MEMBERS, b""), next_offset=500, entries=new))
+    store.write(Write(snapshot=Snapshot(100, 2, MEMBERS, b""), next_offset=500, entries=together(new)))
     store.sync()
     for _ in range(2):
         assert contents(store) == new
@@ -642,7 +653,8 @@ def test_a_snapshot_is_installed_again_over_itself(backend: Backend) -> None:
     other = make.at(100, 3, 500)
     new = other.batches(3)
     for _ in range(2):
-        store.write(Write(snapshot=Snapshot(100, 2, MEMBERS, b"s"), next_offset=500, entries=new))
+        snapshot = Snapshot(100, 2, MEMBERS, b"s")
+        store.write(Write(snapshot=snapshot, next_offset=500, entries=together(new)))
         store.sync()
         assert contents(store) == new
     assert contents(backend.reopen()) == new

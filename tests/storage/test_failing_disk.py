@@ -11,7 +11,7 @@ import pytest
 
 from storage.conftest import GROUP, segment_stores
 from storage.disk_scenarios import SCENARIOS, Scenario, allowed, open_log, picture, prepared
-from storage.logs import EVERYTHING, LogMaker, contents, snapshot_at, values, write
+from storage.logs import EVERYTHING, LogMaker, contents, mixed, snapshot_at, together, values, write
 from talweg.errors import StorageError, StorageFull
 from talweg.raft import Entry, HardState
 from talweg.storage import LogStore, SegmentStores, Write
@@ -37,7 +37,7 @@ def test_a_full_disk_refuses_the_write_and_takes_it_when_there_is_space_again(sp
     files.space_bytes = space
     for _ in range(3):
         with pytest.raises(StorageFull):
-            store.write(Write(entries=entries, hard_state=HardState(2)))
+            store.write(Write(entries=mixed(entries), hard_state=HardState(2)))
         assert contents(store) == before
         assert store.summary().log_bytes == size
         assert store.summary().hard_state is None
@@ -45,7 +45,7 @@ def test_a_full_disk_refuses_the_write_and_takes_it_when_there_is_space_again(sp
     store.sync()
     assert values(store.read_frames(0, EVERYTHING, 10))[0].startswith(b"00000000")
     files.space_bytes = None
-    store.write(Write(entries=entries, hard_state=HardState(2)))
+    store.write(Write(entries=mixed(entries), hard_state=HardState(2)))
     store.sync()
     files.crash(Random(1))
     store = open_log(files)
@@ -62,7 +62,7 @@ def test_a_crash_on_a_full_disk_loses_nothing_that_was_acknowledged() -> None:
         write(store, *before)
         files.space_bytes = 50 * seed
         with pytest.raises(StorageFull):
-            store.write(Write(entries=make.batches(40)))
+            store.write(Write(entries=together(make.batches(40))))
         files.crash(Random(seed))
         found = contents(open_log(files))
         assert found[:10] == before
@@ -89,7 +89,7 @@ def test_the_head_can_be_dropped_before_what_a_failed_write_left_is_put_right() 
     files.fail_next("truncate", error=errno.ENOSPC)
     make = LogMaker(last_index, 9, store.summary().next_offset)
     with pytest.raises(StorageFull):
-        store.write(Write(entries=make.batches(5)))
+        store.write(Write(entries=mixed(make.batches(5))))
     files.fail_next("truncate", error=errno.ENOSPC)  # to put it right fails as well, until there is space
     store.drop_head(5)
     assert store.summary().start_index == 5
@@ -257,7 +257,7 @@ def test_a_disk_that_fails_again_and_again_is_survived() -> None:
         failures = 0
         while failures < 50:
             try:
-                store.write(Write(entries=entries))
+                store.write(Write(entries=mixed(entries)))
             except StorageError:
                 failures += 1
                 assert picture(store) == old
@@ -281,11 +281,11 @@ def test_a_failed_sync_is_not_believed_the_second_time() -> None:
     make = LogMaker()
     first, second, third = make.batches(3), make.batches(3), make.batches(3)
     write(store, *first, hard_state=HardState(1))
-    store.write(Write(entries=second, hard_state=HardState(2)))
+    store.write(Write(entries=mixed(second), hard_state=HardState(2)))
     files.fail_next("sync")
     with pytest.raises(StorageError):
         store.sync()
-    store.write(Write(entries=third))
+    store.write(Write(entries=together(third)))
     files.fail_next("sync")
     with pytest.raises(StorageError):
         store.sync()
@@ -301,7 +301,7 @@ def test_nor_is_it_when_the_head_cannot_be_dropped_in_between() -> None:
         files, store = prepared(SCENARIOS[0])
         before = contents(store)
         entries = LogMaker(before[-1].index, 9, store.summary().next_offset).batches(3)
-        store.write(Write(entries=entries))
+        store.write(Write(entries=together(entries)))
         files.fail_next("sync")
         with pytest.raises(StorageError):
             store.sync()
@@ -335,7 +335,7 @@ def test_what_a_failed_write_left_is_cut_also_when_it_was_the_sync_that_failed()
     size = store.summary().log_bytes
     files.fail_next("sync")
     with pytest.raises(StorageError):
-        store.write(Write(entries=LogMaker(31, 1, 29).batches(40)))
+        store.write(Write(entries=together(LogMaker(31, 1, 29).batches(40))))
     logs = [name for name in files.list(GROUP) if name.endswith(".log")]
     assert sum(len(files.content(f"{GROUP}/{name}")) for name in logs) == size
     store.sync()
@@ -441,7 +441,7 @@ def test_a_full_disk_of_real_files_is_survived_too(tmp_path: Path) -> None:
     write(store, *before)
     files.limit_bytes = store.summary().log_bytes + 10_000
     with pytest.raises(StorageFull):
-        store.write(Write(entries=entries))
+        store.write(Write(entries=together(entries)))
     assert contents(store) == before
     assert (tmp_path / GROUP / f"{1:020}.log").stat().st_size == store.summary().log_bytes
     files.limit_bytes = 1 << 30
@@ -468,10 +468,10 @@ class Exhausted(SimulatedFiles):
 
 
 CHANGES: dict[str, Callable[[LogStore, list[Entry]], None]] = {
-    "append": lambda store, more: store.write(Write(entries=more, hard_state=HardState(3))),
-    "truncate": lambda store, more: store.write(Write(truncate_from=21, entries=more[:1])),
+    "append": lambda store, more: store.write(Write(entries=mixed(more), hard_state=HardState(3))),
+    "truncate": lambda store, more: store.write(Write(truncate_from=21, entries=together(more[:5]))),
     "install": lambda store, more: store.write(
-        Write(snapshot=snapshot_at(more[0]), next_offset=100, entries=[])
+        Write(snapshot=snapshot_at(more[0]), next_offset=21, entries=together(more[1:5]))
     ),
     "drop": lambda store, more: store.drop_head(10),
 }
@@ -487,7 +487,7 @@ def test_a_change_that_runs_out_of_memory_at_any_step_can_be_tried_again(change:
         write(store, *entries, hard_state=HardState(1))
         store.save_snapshot(snapshot_at(entries[9]))
         if change == "truncate":
-            store.write(Write(entries=make.at(20, 1, 20).batches(3)))
+            store.write(Write(entries=together(make.at(20, 1, 20).batches(3))))
         more = make.at(20, 2, 20).batches(30)
         files.left = steps
         with suppress(MemoryError):

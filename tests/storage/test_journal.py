@@ -11,7 +11,7 @@ import pytest
 
 from storage.conftest import JOURNAL_BYTES, segment_stores
 from storage.disk_scenarios import BEFORE, SCENARIOS, Picture, Scenario, base_log, picture
-from storage.logs import LogMaker, contents, snapshot_at, write
+from storage.logs import LogMaker, contents, mixed, snapshot_at, write
 from talweg.errors import NewerFormat, StorageError
 from talweg.raft import Entry, HardState
 from talweg.storage import LogStore, Write
@@ -42,7 +42,7 @@ class Logs:
         """The same to each of these groups, without a sync."""
         for group in groups or GROUPS:
             entries = self.makers[group].batches(count, value_bytes)
-            self.logs[group].write(Write(entries=entries))
+            self.logs[group].write(Write(entries=mixed(entries)))
             self.entries[group] += entries
 
     def sync(self, *groups: str) -> None:
@@ -228,7 +228,7 @@ def journaled(scenario: Scenario) -> tuple[SimulatedFiles, LogStore]:
     write(store, hard_state=BEFORE)
     _, entries = base_log()
     for number in range(0, len(entries), 5):
-        store.write(Write(entries=entries[number : number + 5]))
+        store.write(Write(entries=mixed(entries[number : number + 5])))
         assert stores.sync([store]) == [None]
     store.save_snapshot(snapshot_at(entries[4], b"fifth"))
     scenario.prepare(store)

@@ -1,6 +1,6 @@
 """Random histories of a log in segment files, with crashes and failing disks, against a plain list."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import NamedTuple
@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from storage.conftest import GROUP, segment_stores
-from storage.logs import EVERYTHING, LogMaker, snapshot_at, values
+from storage.logs import EVERYTHING, LogMaker, mixed, snapshot_at, together, values
 from talweg.errors import OffsetOutOfRange, StorageError
-from talweg.raft import Configuration, Entry, HardState, Snapshot
+from talweg.raft import Configuration, Entries, Entry, HardState, Snapshot
 from talweg.records import Kind, read_header
 from talweg.storage import Write
 from talweg.testing.disk import SimulatedFiles
 
 DOINGS = ["write", "sync", "truncate", "rename", "remove", "open", "sync_directory"]
+
+Pieces = Callable[[Sequence[Entry]], Entries]
+PIECES: st.SearchStrategy[Pieces] = st.sampled_from([list, mixed, together])  # how a write is given entries
 
 
 class Model(NamedTuple):
@@ -96,15 +99,16 @@ class LogHistory(RuleBasedStateMachine):
         kinds=st.lists(st.integers(0, 9), min_size=1, max_size=12),
         state=st.booleans(),
         size=st.integers(0, 400),
+        pieces=PIECES,
     )
-    def append(self, kinds: list[int], state: bool, size: int) -> None:
+    def append(self, kinds: list[int], state: bool, size: int, pieces: Pieces) -> None:
         make = self.model.maker(max(self.model.last_term, 1))
         entries = [self.entry(make, kind, size) for kind in kinds]
         hard_state = HardState(make.term, kinds[0]) if state else None
         after = self.model._replace(entries=(*self.model.entries, *entries))
         if hard_state is not None:
             after = after._replace(hard_state=hard_state)
-        self.write(Write(entries=entries, hard_state=hard_state), after)
+        self.write(Write(entries=pieces(entries), hard_state=hard_state), after)
 
     def entry(self, make: LogMaker, kind: int, size: int) -> Entry:
         if kind == 0:
@@ -121,8 +125,8 @@ class LogHistory(RuleBasedStateMachine):
         hard_state = HardState(term, 3 if voted else None, recovering)
         self.write(Write(hard_state=hard_state), self.model._replace(hard_state=hard_state))
 
-    @rule(back=st.integers(0, 60), added=st.integers(0, 20), state=st.booleans())
-    def truncate(self, back: int, added: int, state: bool) -> None:
+    @rule(back=st.integers(0, 60), added=st.integers(0, 20), state=st.booleans(), pieces=PIECES)
+    def truncate(self, back: int, added: int, state: bool, pieces: Pieces) -> None:
         lowest = self.model.snapshots[-1].index + 1 if self.model.snapshots else self.model.start[0] + 1
         from_index = max(self.model.last_index + 1 - back, lowest)
         kept = self.model.until(from_index - 1)
@@ -132,10 +136,11 @@ class LogHistory(RuleBasedStateMachine):
         after = kept._replace(entries=(*kept.entries, *entries))
         if hard_state is not None:
             after = after._replace(hard_state=hard_state)
-        self.write(Write(truncate_from=from_index, entries=entries, hard_state=hard_state), after)
+        write = Write(truncate_from=from_index, entries=pieces(entries), hard_state=hard_state)
+        self.write(write, after)
 
-    @rule(ahead=st.integers(-30, 100), added=st.integers(0, 20))
-    def install(self, ahead: int, added: int) -> None:
+    @rule(ahead=st.integers(-30, 100), added=st.integers(0, 20), pieces=PIECES)
+    def install(self, ahead: int, added: int, pieces: Pieces) -> None:
         index = max(self.model.last_index + ahead, self.model.start[0] + 1)
         term, offset = self.model.last_term + 1, self.model.next_offset + 7
         snapshot = Snapshot(index, term, Configuration.of([index]), b"installed at %d" % index)
@@ -143,7 +148,7 @@ class LogHistory(RuleBasedStateMachine):
         after = self.model._replace(
             start=(index, term, offset), entries=tuple(entries), snapshots=(snapshot,)
         )
-        self.write(Write(snapshot=snapshot, next_offset=offset, entries=entries), after)
+        self.write(Write(snapshot=snapshot, next_offset=offset, entries=pieces(entries)), after)
 
     @precondition(lambda self: self.model.entries)
     @rule(place=st.floats(0, 1))

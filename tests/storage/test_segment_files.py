@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from storage.conftest import GROUP, segment_stores
-from storage.logs import EVERYTHING, LogMaker, contents, snapshot_at, write
+from storage.logs import EVERYTHING, LogMaker, contents, mixed, snapshot_at, together, write
 from talweg.errors import BadRequest, DamagedLog, InvalidSetting, NewerFormat, StorageError
 from talweg.raft import Entry, HardState
 from talweg.storage import SegmentStores, Write, head_to_drop
@@ -347,7 +347,7 @@ def test_a_reader_who_comes_late_does_not_bring_a_removed_file_back(change: str)
     store.save_snapshot(snapshot_at(entries[39]))
     segments = store._log.view.segments
     if change == "truncate":
-        store.write(Write(truncate_from=41, entries=LogMaker(40, 2, 40).batches(3)))
+        store.write(Write(truncate_from=41, entries=together(LogMaker(40, 2, 40).batches(3))))
     elif change == "install":
         store.write(Write(snapshot=snapshot_at(entries[20]), next_offset=21))
     else:
@@ -395,7 +395,7 @@ def test_what_is_uncached_is_what_was_synced_since_the_last_time(monkeypatch: py
     store = open_log(files)
     store.uncache()
     write(store, *make.batches(3))
-    store.write(Write(entries=make.batches(2)))
+    store.write(Write(entries=together(make.batches(2))))
     store.uncache()  # what is not synced yet is left alone
     store.sync()
     store.uncache()
@@ -501,7 +501,7 @@ def test_readers_go_on_while_tails_and_heads_are_replaced(tmp_path: Path) -> Non
             from_index = summary.last_index - step % 11
             offset = summary.next_offset - (summary.last_index + 1 - from_index)
             other = LogMaker(from_index - 1, step + 2, offset)
-            store.write(Write(truncate_from=from_index, entries=other.batches(12)))
+            store.write(Write(truncate_from=from_index, entries=mixed(other.batches(12))))
             store.sync()
         else:
             term = summary.terms[-1][1]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
+from storage.logs import together
 from storage.sql_logs import ALL, MEMBERS, batch, batches, by_hand, opened, read_all, write
 from talweg.errors import OffsetOutOfRange, StorageError
 from talweg.raft import HardState, Snapshot
@@ -168,7 +169,7 @@ def test_a_log_gives_way_to_a_snapshot_before_its_rows_are_deleted(
     write(store, batches(1, 20))
     store.save_snapshot(snapshot_at(4))
     installed = Snapshot(15, 2, MEMBERS, b"other")
-    store.write(Write(snapshot=installed, next_offset=15, entries=batches(16, 17, term=2)))
+    store.write(Write(snapshot=installed, next_offset=15, entries=together(batches(16, 17, term=2))))
     for _ in range(2):
         assert read_all(store) == batches(16, 17, term=2)
         assert store.snapshot() == installed

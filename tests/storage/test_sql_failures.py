@@ -17,12 +17,13 @@ import pytest
 import sqlalchemy
 
 from servers import MariadbServer, PostgresServer
+from storage.logs import together
 from storage.sql_logs import ALL, MEMBERS, batches, by_hand, opened, read_all, write
 from talweg.errors import (
     StorageError,
     StorageFull,
 )
-from talweg.raft import Entry, HardState, Snapshot
+from talweg.raft import Entry, HardState, Snapshot, singly
 from talweg.storage.contract import Write
 from talweg.storage.sql import SqlStores
 from talweg.storage.sql_space import RESERVE_BYTES, free_bytes_around
@@ -175,12 +176,12 @@ def proxied(request: pytest.FixtureRequest) -> Iterator[tuple[str, CuttingProxy]
 @pytest.mark.parametrize(
     "lost",
     [
-        Write(entries=batches(6, 9), hard_state=HardState(2, 1)),
-        Write(truncate_from=4, entries=batches(4, 9, term=2), hard_state=HardState(2, 1)),
+        Write(entries=together(batches(6, 9)), hard_state=HardState(2, 1)),
+        Write(truncate_from=4, entries=together(batches(4, 9, term=2)), hard_state=HardState(2, 1)),
         Write(
             snapshot=Snapshot(20, 2, MEMBERS, b"state"),
             next_offset=20,
-            entries=batches(21, 22, term=2),
+            entries=together(batches(21, 22, term=2)),
             hard_state=HardState(2, 1),
         ),
     ],
@@ -200,10 +201,10 @@ def test_a_write_may_be_repeated_when_the_answer_to_its_commit_was_lost(
         store.write(lost)
         assert store.summary().hard_state == lost.hard_state
         assert store.summary().damage is None
-        first = lost.entries[0].index
-        assert store.read(first, ALL) == lost.entries
-        write(store, batches(lost.entries[-1].index + 1, lost.entries[-1].index + 3, term=2))
-        assert stores.open("group", 1).summary().last_index == lost.entries[-1].index + 3
+        first, last = lost.entries[0].index, lost.entries[-1].last_index
+        assert store.read(first, ALL) == singly(lost.entries)
+        write(store, batches(last + 1, last + 3, term=2))
+        assert stores.open("group", 1).summary().last_index == last + 3
 
 
 def test_a_head_may_be_dropped_again_when_the_answer_to_the_commit_was_lost(

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from storage.conftest import GROUP, segment_stores
-from storage.logs import EVERYTHING, LogMaker, contents, frame_bytes, snapshot_at, write
+from storage.logs import EVERYTHING, LogMaker, contents, frame_bytes, mixed, snapshot_at, write
 from talweg.errors import DamagedLog
 from talweg.raft import Configuration, Entry, HardState, Snapshot
 from talweg.storage import LogSummary, SegmentStores, Write
@@ -136,7 +136,7 @@ def test_what_a_dead_process_had_not_synced_is_made_durable_when_it_is_found() -
     make = LogMaker()
     store = open_log(files)
     entries = make.batches(3)
-    store.write(Write(entries=entries, hard_state=HardState(4, 1)))
+    store.write(Write(entries=mixed(entries), hard_state=HardState(4, 1)))
     store = open_log(files)  # no sync, and no power cut either
     assert contents(store) == entries
     files.crash(Random(1))
