@@ -258,6 +258,26 @@ def test_who_does_not_lead_names_the_leader(tmp_path: Path) -> None:
     run(test())
 
 
+def test_a_leader_of_the_past_names_no_offsets(tmp_path: Path) -> None:
+    async def another_was_elected() -> None:
+        raise NotLeader("it leads no more, as it heard when it asked the others")
+
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            asking = Asking(brokers, await brokers.topic())
+            await asking.post(batch(b"a"))
+            group = brokers.running[0].hosting.partitions[10].group
+            group.confirm_leadership = another_was_elected  # type: ignore[method-assign]
+            for at in ("earliest", "latest", "1000"):
+                path = f"/v1/topics/lines/offsets?at={at}"
+                answer = await brokers.client.call(
+                    asking.endpoint, "GET", path, OffsetsAnswer, seconds_max=5.0
+                )
+                assert (answer.offsets, answer.elsewhere) == ({}, [0]), at
+
+    run(test())
+
+
 def test_offsets_and_positions(tmp_path: Path) -> None:
     async def test() -> None:
         async with Brokers(tmp_path, 1) as brokers:

@@ -20,6 +20,7 @@ from talweg.errors import (
     StageDecided,
     StageExpired,
     StageNotFound,
+    StorageError,
     TransactionForgotten,
 )
 from talweg.http import HttpResponse
@@ -39,7 +40,7 @@ from talweg.protocol.transactions import (
 )
 from talweg.records import Batch, Codec, Kind, encode_frame, encode_values, frames
 
-FIRST, SECOND = STAGE_MIN + 1, STAGE_MIN + 2
+FIRST, SECOND, THIRD = STAGE_MIN + 1, STAGE_MIN + 2, STAGE_MIN + 3
 LINES = "/v1/topics/lines/partitions/0"
 DECISIONS = "/v1/topics/__transactions/partitions/0/decisions"
 SWEEPING = msgspec.structs.replace(QUICK, stage_expiry_seconds=0.4)
@@ -362,6 +363,28 @@ def test_what_is_decided_on_and_nobody_publishes_is_published(tmp_path: Path) ->
             async with asyncio.timeout(20.0):
                 while not (await at.decision()).completed:  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(0.02)
+
+    run(test())
+
+
+def test_what_cannot_be_published_does_not_keep_the_rest_from_being_settled(tmp_path: Path) -> None:
+    def unreadable(items: object) -> list[bytes]:
+        raise StorageError("sectors that cannot be read")
+
+    async def test() -> None:
+        async with Brokers(tmp_path, 1, SWEEPING) as brokers:
+            at = await Transacting.on(brokers)
+            replica = brokers.running[0].hosting.partitions[10].group.replica
+            readable = replica.read_staged
+            replica.read_staged = unreadable  # type: ignore[method-assign]
+            await at.stage(batch(0, b"a"))
+            await at.stage(batch(0, b"no", stage=SECOND), stage=SECOND)  # of the same transaction
+            await at.stage(batch(0, b"no", stage=THIRD), stage=THIRD, transaction="another")
+            await at.decide(FIRST)
+            await wait_until(lambda: set(replica.state.staging.stages) == {FIRST})
+            replica.read_staged = readable  # type: ignore[method-assign]
+            await at.wait_until_nothing_is_staged()
+            assert await at.values() == [b"a"]
 
     run(test())
 

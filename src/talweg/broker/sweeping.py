@@ -16,7 +16,14 @@ from talweg.broker.leaders import Leaders
 from talweg.broker.partition import Partition
 from talweg.broker.stages import discard, publish
 from talweg.broker.waiting import within
-from talweg.errors import PartitionNotFound, StageExpired, StageNotFound, TalwegError, TopicNotFound
+from talweg.errors import (
+    PartitionNotFound,
+    StageExpired,
+    StageNotFound,
+    TalwegError,
+    TopicNotFound,
+    Unavailable,
+)
 from talweg.protocol.transactions import TRANSACTIONS, StageRef
 from talweg.replication.decisions import Decision
 
@@ -71,22 +78,40 @@ class Sweeping:
                     return  # whoever keeps decisions, or a majority here, is away: the next look may find it
 
     async def _settle(self, partition: Partition, transaction: str, stages: list[int]) -> bool:
+        """False if somebody is away whom others need, too."""
         asked = [StageRef(topic=partition.topic, partition=partition.number, stage=each) for each in stages]
+        settled = 0
         try:
             decided = {each.stage for each in await self._leaders.expire(transaction, asked)}
             for stage in stages:
-                settled = publish(partition, stage) if stage in decided else discard(partition, stage)
-                await within(self._seconds_max, settled)
+                settled += await self._settle_one(partition, transaction, stage, publishing=stage in decided)
         except TalwegError as error:
             _log.warning("%s: transaction %s is not settled yet: %s", partition.name, transaction, error)
             return False
-        _log.info(
-            "%s: transaction %s: %d stages published, %d discarded",
-            partition.name,
-            transaction,
-            len(decided),
-            len(stages) - len(decided),
-        )
+        if settled == len(stages):
+            _log.info(
+                "%s: transaction %s: %d stages published, %d discarded",
+                partition.name,
+                transaction,
+                len(decided),
+                len(stages) - len(decided),
+            )
+        return True
+
+    async def _settle_one(
+        self, partition: Partition, transaction: str, stage: int, *, publishing: bool
+    ) -> bool:
+        """Whether it is settled. One that cannot be, since the disk does not read it, is in nobody's way."""
+        try:
+            work = publish(partition, stage) if publishing else discard(partition, stage)
+            await within(self._seconds_max, work)
+        except Unavailable:
+            raise
+        except TalwegError as error:
+            _log.warning(
+                "%s: stage %d of transaction %s is not settled: %s", partition.name, stage, transaction, error
+            )
+            return False
         return True
 
     async def _roll_forward(self, partition: Partition, transaction: str, decision: Decision) -> None:
