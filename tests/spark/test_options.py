@@ -78,6 +78,10 @@ WRONG: list[tuple[dict[str, str], str]] = [
     ({"startingOffsets": '{"logs": {"x": 5}}'}, "option startingOffsets: .*partition 'x' of topic 'logs'"),
     ({"startingOffsets": '{"logs": {"0": -3}}'}, "option startingOffsets: .*got -3"),
     ({"startingOffsets": '{"logs": {"0": true}}'}, "option startingOffsets: .*got true"),
+    ({"startingOffsets": '{"logs": {"0": -1.0}}'}, r"option startingOffsets: .*got -1\.0"),
+    ({"startingOffsets": '{"logs": {"0": 3, "00": 7}}'}, "option startingOffsets: .*partition '00'"),
+    ({"startingOffsets": '{"logs": {"0": 3, "0": 7}}'}, "option startingOffsets: '0' is there 2 times"),
+    ({"startingOffsets": '{"a": {"0": 3}, "a": {"0": 7}}'}, "option startingOffsets: 'a' is there 2 times"),
     ({"startingTimestamp": "yesterday"}, "option startingTimestamp: expected milliseconds.*'yesterday'"),
     ({"startingTimestamp": "2026-01-01T00:00:00"}, "option startingTimestamp: .*no time zone"),
     (

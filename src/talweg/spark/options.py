@@ -5,6 +5,7 @@ Names and values are those of Spark's connector for Kafka where it has them.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -252,8 +253,9 @@ def _offsets(given: Given, name: str) -> Offsets | None:
             raise InvalidSetting(f"option {name}: {expected}, got {json.dumps(offsets)} for topic {topic!r}")
         made[topic] = {}
         for partition, offset in offsets.items():
-            good = re.fullmatch(r"[0-9]{1,9}", partition) and (_is_natural(offset) or offset in (-1, -2))
-            if not good or isinstance(offset, bool):
+            # One way to write a number: "0" and "00" would be two offsets for one partition.
+            number = re.fullmatch(r"0|[1-9][0-9]{0,8}", partition)
+            if number is None or not (_is_natural(offset) or _is_side(offset)):
                 raise InvalidSetting(
                     f"option {name}: {expected}, got {json.dumps(offset)} for partition {partition!r} of "
                     f"topic {topic!r} (-2 is earliest, -1 latest)"
@@ -284,8 +286,14 @@ def _check_order(starting: Offsets | None, ending: Offsets | None) -> None:
 
 
 def _json_object(name: str, text: str, expected: str) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        for key, count in Counter(key for key, _ in pairs).items():
+            if count > 1:
+                raise InvalidSetting(f"option {name}: {key!r} is there {count} times")
+        return dict(pairs)
+
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=once)
     except ValueError:
         found = None
     if not isinstance(found, dict) or not found:
@@ -295,6 +303,10 @@ def _json_object(name: str, text: str, expected: str) -> dict[str, Any]:
 
 def _is_natural(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_side(value: Any) -> bool:
+    return isinstance(value, int) and value in (EARLIEST, LATEST)
 
 
 def _timestamp(given: Given, name: str) -> int | None:
