@@ -161,6 +161,46 @@ def test_filters_are_handed_down_on_request(scene: Scene) -> None:
     assert "partition" not in _filters_of(frame.where("partition = 1"))
 
 
+def counts(*frames: Any) -> list[int]:
+    """How many rows each has, asked for one after the other."""
+    return [len(frame.select("offset").collect()) for frame in frames]
+
+
+def test_frames_that_were_loaded_apart_have_their_own_filters(scene: Scene) -> None:
+    scene.create(partitions=2)
+    for partition in range(2):
+        scene.send(partition, [b"x"] * (4 + partition))
+
+    def load(condition: str = "true") -> Any:
+        return scene.read(filterPushdown=True).where(condition)
+
+    first, second, whole = load("partition = 0"), load("partition = 1"), load()
+    assert counts(first, second, whole, first) == [4, 5, 9, 4]
+    assert places(load("partition = 0").union(load("partition = 1"))) == places(scene.read())
+
+
+def test_spark_still_mixes_up_the_filters_of_one_frame(scene: Scene) -> None:
+    """What docs/spark.md warns of. When this fails, Spark has mended it: take the warnings away, there and in
+    `PushingReader`."""
+    scene.create(partitions=2)
+    for partition in range(2):
+        scene.send(partition, [b"x"] * (4 + partition))
+    frame = scene.read(filterPushdown=True)
+    assert counts(frame.where("partition = 1"), frame) == [5, 5], "instead of 5 and 9"
+    both = frame.where("partition = 0").union(frame.where("partition = 1"))
+    assert {partition for partition, _ in places(both)} == {1}, "instead of both"
+
+
+def test_spark_still_plans_a_frame_once(scene: Scene) -> None:
+    """What docs/spark.md warns of, too."""
+    scene.create(partitions=1)
+    scene.send(0, [b"x"] * 4)
+    frame = scene.read()
+    assert counts(frame) == [4]
+    scene.send(0, [b"x"] * 3)
+    assert counts(frame, scene.read()) == [4, 7]
+
+
 def _filters_of(frame: Any) -> str:
     plan = frame._jdf.queryExecution().executedPlan().toString()
     return "\n".join(line for line in plan.splitlines() if "Filter" in line and "BatchScan" not in line)

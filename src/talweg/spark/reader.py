@@ -1,7 +1,8 @@
 """Batch reading: what is there, or was there between two points, once."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
@@ -14,6 +15,8 @@ from talweg.spark.options import ReadOptions
 from talweg.spark.planning import Losses, choose, ends_of, positions_at, stretches
 from talweg.spark.reading import StretchPartition, read_stretch
 from talweg.spark.shares import split
+
+_logger: Final = logging.getLogger("talweg.spark")
 
 
 class TalwegReader(DataSourceReader):
@@ -66,9 +69,20 @@ class TalwegReader(DataSourceReader):
 
 class PushingReader(TalwegReader):
     """One that takes filters: only on request (`filterPushdown`), since Spark fails every read of such a
-    reader unless its own setting for that is on."""
+    reader unless its own setting for that is on.
+
+    Spark 4.3.0 keeps what the last filters left to be read with the frame that was loaded, and every query
+    over that frame reads it: also one whose filters are others, or that has none. Nobody is asked here then,
+    so all that can be done about it is to say so.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Note what they ask for; returns those that Spark is to look at still."""
         self._bounds, left = push(filters)
+        if self._bounds != Bounds():
+            _logger.warning(
+                "filterPushdown: only what these filters want is read, by every query over the same load(): "
+                "load() anew for each filter (%s)",
+                ", ".join(map(str, filters)),
+            )
         return left
