@@ -1,5 +1,7 @@
 """Queries from a topic to another one, through a sink with trouble (see `troubled`); what becomes of them."""
 
+import os
+import signal
 from contextlib import suppress
 from typing import Any
 
@@ -58,6 +60,15 @@ class Copy:
             found = [Reached(plan, int(pid), name) for plan, pid, name in (line.split("|") for line in lines)]
             return [each for each in found if each.plan == plan]
         return []
+
+    def kill_tasks(self, transaction: str) -> None:
+        """SIGKILL to the processes that staged it, whatever they do now."""
+        lines = (self.trouble / "staged").read_text().splitlines()
+        pids = {int(pid) for pid, name in (line.split("|") for line in lines) if name == transaction}
+        assert pids, f"somebody has staged {transaction}"
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def wait_until_reached(self, plan: str, query: StreamingQuery | None = None) -> Reached:
         def there() -> bool:

@@ -2,9 +2,11 @@
 
 A file `plan` in the directory that the option `trouble` names says what happens, in which micro-batch, and
 where: `die 0 decide` kills the process that comes to that step, once; `wait 2 published` lets it wait there
-until the file is gone or says something else. Who came there is in the file `reached`, a line for each.
+until the file is gone or says something else. Who came there is in the file `reached`, a line for each; which
+processes staged rows, of which micro-batch, in the file `staged`.
 """
 
+import logging
 import os
 import signal
 import time
@@ -36,13 +38,16 @@ class Trouble:
         what, _, where = plan.partition(" ")
         if where != f"{name.rpartition('/')[2]} {step}":
             return
-        with (self.directory / "reached").open("a") as file:
-            file.write(f"{plan}|{os.getpid()}|{name}\n")
+        self.note("reached", f"{plan}|{os.getpid()}|{name}")
         if what == "die":
             (self.directory / "plan").unlink(missing_ok=True)
             os.kill(os.getpid(), signal.SIGKILL)
         while self._plan() == plan:
             time.sleep(0.01)
+
+    def note(self, file: str, line: str) -> None:
+        with (self.directory / file).open("a") as opened:
+            opened.write(f"{line}\n")
 
     def _plan(self) -> str:
         try:
@@ -97,7 +102,10 @@ class TroubledWriter(TalwegStreamWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         staged = super().write(iterator)
         assert isinstance(staged, StagedMessage)
-        Trouble(self.trouble).at("staged", staged.transaction)
+        logging.getLogger("talweg.spark").warning("a task has staged %d rows", staged.rows)
+        trouble = Trouble(self.trouble)
+        trouble.note("staged", f"{os.getpid()}|{staged.transaction}")
+        trouble.at("staged", staged.transaction)
         return staged
 
 
