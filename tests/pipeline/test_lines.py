@@ -1,5 +1,6 @@
 """Lines of every format, pretty and ugly, come out as typed columns, or with an error that says why."""
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,6 +9,7 @@ from pyspark.sql import Row, SparkSession
 
 from pipeline.made import frame, message
 from talweg.pipeline.dead_letters import dead_letters_of
+from talweg.pipeline.formats import PARAMETERS_MAX
 from talweg.pipeline.lines import BYTES_MAX, lines_of, parse
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -22,6 +24,17 @@ COMBINED = (
     '203.0.113.9 - alice [31/Jan/2026:11:59:58 +0100] "GET /a?b=1 HTTP/1.1" 503 2326 '
     '"http://there/" "Agent \\"7\\" (x)"'
 )
+COMBINED_FIELDS = {
+    "user": "alice",
+    "method": "GET",
+    "path": "/a?b=1",
+    "protocol": "HTTP/1.1",
+    "status": "503",
+    "bytes": "2326",
+    "referrer": "http://there/",
+    "agent": 'Agent \\"7\\" (x)',
+}
+PARAMETERS = " ".join(f'{n}=""' for n in range(PARAMETERS_MAX + 1))
 # The line, and what is to come of it; what is not named is not looked at.
 # ruff: noqa: E501 - lines of logs are as long as they are
 UNDERSTOOD: dict[str, tuple[str | bytes, dict[str, Any]]] = {
@@ -137,16 +150,7 @@ UNDERSTOOD: dict[str, tuple[str | bytes, dict[str, Any]]] = {
             "level": "ERROR",
             "host": "203.0.113.9",
             "message": "GET /a?b=1 HTTP/1.1",
-            "fields": {
-                "user": "alice",
-                "method": "GET",
-                "path": "/a?b=1",
-                "protocol": "HTTP/1.1",
-                "status": "503",
-                "bytes": "2326",
-                "referrer": "http://there/",
-                "agent": 'Agent \\"7\\" (x)',
-            },
+            "fields": COMBINED_FIELDS,
         },
     ),
     "access, common, without a length": (
@@ -156,6 +160,74 @@ UNDERSTOOD: dict[str, tuple[str | bytes, dict[str, Any]]] = {
     "access of one who speaks no HTTP": (
         r'1.2.3.4 - - [31/Jan/2026:11:00:00 +0000] "\x16\x03\x01" 400 157 "-" "-"',
         {"level": "WARN", "message": r"\x16\x03\x01", "fields": {"status": "400", "bytes": "157"}},
+    ),
+    "json with several names for one thing": (
+        '{"message":"login ok","event":"user.login","name":"alice","app":"web","text":"t","severity":"gold","lvl":"err"}',
+        {
+            "level": "ERROR",
+            "program": "web",
+            "message": "login ok",
+            "fields": {"event": "user.login", "name": "alice", "text": "t", "severity": "gold"},
+        },
+    ),
+    "json with a name that says nothing": ('{"message":"","msg":"m"}', {"message": "m", "fields": {}}),
+    "json with a date and a time of day": (
+        '{"time":"9:08:07.5","date":"2026-01-30","day":"2"}',
+        {"time": at(2026, 1, 30, 9, 8, 7, 500000), "fields": {"day": "2"}},
+    ),
+    "json with a date beside a time": (
+        '{"ts":"2026-01-31T10:00:00Z","date":"2026-01-30"}',
+        {"time": at(2026, 1, 31, 10), "fields": {"date": "2026-01-30"}},
+    ),
+    "json with a date alone": ('{"date":"2026-01-30"}', {"time": at(2026, 1, 30)}),
+    "json with an offset of hours": ('{"time":"2026-01-31T10:00:00+02"}', {"time": at(2026, 1, 31, 8)}),
+    "json behind a byte order mark": ('\ufeff\t{"a":"1"}', {"format": "json", "fields": {"a": "1"}}),
+    "a level behind a byte order mark": ("\ufeffINFO x", {"level": "INFO", "message": "x"}),
+    "syslog with one blank before the day": ("<34>Jan 1 22:14:15 box su: x", {"time": at(2026, 1, 1, 22, 14, 15), "program": "su"}),
+    "syslog without a tag": (
+        "Jan 31 11:00:00 box last message repeated 3 times",
+        {"format": "syslog", "host": "box", "program": None, "message": "last message repeated 3 times"},
+    ),
+    "syslog without a host": ("<34>Jan 31 11:00:00 su[7]: x y", {"host": None, "program": "su", "message": "x y"}),
+    "a logger's without a year": (
+        "Jan 31 11:00:00 ERROR disk: full",
+        {"format": "plain", "time": at(2026, 1, 31, 11), "level": "ERROR", "message": "disk: full"},
+    ),
+    "syslog of 2009 with backslashes": (
+        r'<11>1 - h app - - [x@1 a="b\\" c="d\"e"] msg',
+        {"message": "msg", "fields": {"structured_data": r'[x@1 a="b\\" c="d\"e"]', "a": r"b\\", "c": r'd\"e'}},
+    ),
+    "access with its virtual host": (
+        f"www.example.com:80 {COMBINED}",
+        {"host": "203.0.113.9", "fields": COMBINED_FIELDS | {"virtual_host": "www.example.com:80"}},
+    ),
+    "access through proxies": (
+        COMBINED.replace(" - alice", ", 10.0.0.1, 10.0.0.2 - alice"),
+        {"host": "203.0.113.9", "fields": COMBINED_FIELDS | {"proxies": "10.0.0.1, 10.0.0.2"}},
+    ),
+    "access of one with a blank in the name": (
+        '::1 - john doe [31/Jan/2026:11:00:00 +0000] "GET /" 200 1',
+        {"host": "::1", "fields": {"user": "john doe", "method": "GET", "path": "/", "status": "200", "bytes": "1"}},
+    ),
+    "access that ends with backslashes": (
+        COMBINED.replace("there/", r"there\\").replace("(x)", r"\\"),
+        {"fields": COMBINED_FIELDS | {"referrer": r"http://there\\", "agent": 'Agent \\"7\\" \\\\'}},
+    ),
+    "access with quotes that nobody escaped": (
+        '1.2.3.4 - - [31/Jan/2026:11:00:00 +0000] "GET /?q="x" HTTP/1.1" 200 1 "-" "a "b" c"',
+        {"message": 'GET /?q="x" HTTP/1.1', "fields": {"method": "GET", "path": '/?q="x"', "protocol": "HTTP/1.1", "status": "200", "bytes": "1", "agent": 'a "b', "more": 'c"'}},
+    ),
+    "access whose request looks like its end": (
+        r'1.2.3.4 - - [31/Jan/2026:11:00:00 +0000] "GET /\" 200 1 HTTP/1.1" 404 5',
+        {"message": r'GET /\" 200 1 HTTP/1.1', "level": "WARN"},
+    ),
+    "the document's without a message": (
+        "11:00:00\t\tP1-1\tT1",
+        {"format": "reference", "message": "", "fields": {"tag": "P1-1", "log_topic": "T1"}},
+    ),
+    "more parameters than are looked for": (
+        f"<1>1 - h a - - [{PARAMETERS}] text",
+        {"fields": {"structured_data": f"[{PARAMETERS}]"} | {str(n): "" for n in range(PARAMETERS_MAX)}},
     ),
     "a separator of ours inside": ("INFO a\x01b\x02c\x03d", {"level": "INFO", "message": "a\ufffdb\ufffdc\ufffdd"}),
     "a long agent": (
@@ -184,14 +256,21 @@ REFUSED: dict[str, tuple[str | bytes | None, str]] = {
     "bytes": (b"\xff\xfeINFO", "line: not UTF-8"),
     "prose": ("once upon a time", "line: in no known format: 'once upon a time'"),
     "a long line": (b"INFO " + b"x" * BYTES_MAX, f"line: more than {BYTES_MAX} bytes"),
-    "json cut off": ('{"level":"info"', "json: not an object, or cut off"),
-    "json that is none": ("{not json}", "json: not an object, or cut off"),
+    "json cut off": ('{"level":"info"', "json: not one object, or cut off"),
+    "json that is none": ("{not json}", "json: not one object, or cut off"),
+    "json twice": ('{"a":"1"}\n{"b":"2"}', "json: not one object, or cut off"),
+    "json and more": ('{"a":"1"} garbage }', "json: not one object, or cut off"),
+    "json before the first year": ('{"time":"0001-01-01T00:00:00+01:00"}', "time: '0001-01-01T00:00:00+01:00' is none"),
+    "json after the last year": ('{"time":"9999-12-31T23:59:59-05:00"}', "time: '9999-12-31T23:59:59-05:00' is none"),
+    "json with a long time": ('{"time":"' + "x" * 60_000 + '"}', f"time: '{'x' * 60}' is none"),
     "json with a wrong time": ('{"time":"soon"}', "time: 'soon' is none"),
     "a clock that is wrong": ("25:61:00\tINFO\tP-1\tT1", "time: '25:61:00' is none"),
     "a day that is none": ("2026-02-30 10:00:00 INFO x", "time: '2026-02-30 10:00:00' is none"),
     "a month that is none": (COMBINED.replace("Jan", "Foo"), "time: '31/Foo/2026:11:59:58 +0100' is none"),
+    "a time, and no more to go by": ("2026-01-31T11:22:33Z something happened", "line: in no known format: '2026-01-31T11:22:33Z something happened'"),
+    "the document's without a tag": ("11:00:00\tP1-1\tT1", "line: in no known format: '11:00:00\tP1-1\tT1'"),
     "a priority beyond": ("<192>1 - - - - - - x", "syslog: priority 192 is beyond 191"),
-}
+}  # fmt: skip
 NAMES = [*UNDERSTOOD, *REFUSED]
 
 
@@ -220,6 +299,29 @@ def test_what_cannot_be_parsed_says_why_and_nothing_else(parsed: dict[str, Row],
     typed = ("time", "format", "level", "host", "program", "message", "fields")
     assert all(found[column] is None for column in typed)
     assert (found.topic, found.partition, found.offset) == ("logs", 0, NAMES.index(name))
+
+
+def filled(begin: str, again: str, end: str, length: int) -> str:
+    return begin + again * ((length - len(begin) - len(end)) // len(again)) + end
+
+
+# What took minutes once, and much longer the longer it was. Short enough to be seen to fail.
+HOSTILE = [
+    *(filled("h - - [31/Jan/2026:11:00:00 +0000] ", '"a" 200 1 "" "', end, 2000) for end in ("\nx", "")),
+    *(filled("11:00:00", again, "x", 12_000) for again in ("\t", "\t\tx")),
+    *(filled("<1>1 - h a - - [", again, "] text", 12_000) for again in ("x", "x=", 'x="', 'x="\\"')),
+    "<1>1 - h a - - [" + " ".join(f'{n}="v"' for n in range(3000)) + "] text",
+    filled("Jan 31 11:00:00 h ", "x[", "", 12_000),
+    filled("a:1", ", a:1", " - - [x", 12_000),
+    filled('{"a":1', "} ", "x", 12_000),
+]
+
+
+def test_no_line_holds_up_the_others(spark: SparkSession, parsed: dict[str, Row]) -> None:
+    rows = [message(line, number) for number, line in enumerate(HOSTILE)]
+    began = time.monotonic()
+    assert len(lines_of(frame(spark, rows)).collect()) == len(HOSTILE)
+    assert time.monotonic() - began < 20  # it takes a second or two, most of it Spark's own
 
 
 def test_times_do_not_depend_on_the_sessions_zone(spark: SparkSession, parsed: dict[str, Row]) -> None:

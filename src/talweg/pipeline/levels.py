@@ -24,7 +24,7 @@ OPENING: Final = "|".join(sorted((word for word in WORDS if len(word) > 2), key=
 
 _SYSLOG: Final = ("FATAL", "FATAL", "FATAL", "ERROR", "WARN", "INFO", "INFO", "DEBUG")  # by severity
 # What Python's logging and the loggers of other languages call levels by number.
-_NUMBERS: Final = {"10": "DEBUG", "20": "INFO", "30": "WARN", "40": "ERROR", "50": "FATAL", "60": "FATAL"}
+NUMBERS: Final = {"10": "DEBUG", "20": "INFO", "30": "WARN", "40": "ERROR", "50": "FATAL", "60": "FATAL"}
 # The same numbers in Bunyan and Pino, which name the process and the host in every line.
 _BUNYAN: Final = {"10": "TRACE", "20": "DEBUG", "30": "INFO", "40": "WARN", "50": "ERROR", "60": "FATAL"}
 
@@ -36,7 +36,7 @@ def level_of_bunyan(number: Column) -> Column:
 
 def level_of_word(word: Column) -> Column:
     """A level from a logger's word or number, in any case; null if it is none."""
-    table = [fn.lit(text) for pair in (WORDS | _NUMBERS).items() for text in pair]
+    table = [fn.lit(text) for pair in (WORDS | NUMBERS).items() for text in pair]
     return fn.create_map(*table)[fn.upper(fn.trim(word))]
 
 

@@ -26,14 +26,15 @@ from talweg.pipeline.formats import (
     PARTS,
     fields_of,
     format_of,
-    object_of,
+    parameters_of,
     part,
     parts_of,
-    structured_data,
+    with_parameters,
 )
+from talweg.pipeline.json_lines import fields_of_object, object_of, parts_of_object, taken_of, whole_object
 from talweg.pipeline.levels import level_of_bunyan, level_of_severity, level_of_status, level_of_word
 from talweg.pipeline.messages import day
-from talweg.pipeline.times import time_of
+from talweg.pipeline.times import time_of, within_years
 
 LINES: Final = StructType(
     [
@@ -56,13 +57,28 @@ BYTES_MAX: Final = 64 << 10  # of a line; regular expressions over more would ho
 PRIORITY_MAX: Final = 191  # of syslog: 24 facilities with 8 severities each
 _TYPED: Final = ("time", "format", "level", "host", "program", "message", "fields")
 _QUOTED_MAX: Final = 60  # characters of a line in an error
+_PARAMETERS: Final = ("_names", "_values")
+# Columns that are there only for those behind them.
+_BETWEEN: Final = (
+    "_line",
+    "_format",
+    "_whole",
+    "_object",
+    "_taken",
+    "_parts",
+    "_found",
+    "_time",
+    "_priority",
+    "_fields",
+    *_PARAMETERS,
+)
 
 
 def parse(messages: DataFrame) -> DataFrame:
     """Log lines of messages in Kafka's columns; other columns (key, value, headers) stay as they are."""
     for step in _steps(messages.sparkSession.sparkContext):
         messages = messages.withColumns(step)
-    return messages.drop("_line", "_format", "_object", "_parts", "_time", "_priority", "_fields")
+    return messages.drop(*_BETWEEN)
 
 
 @lru_cache(maxsize=1)
@@ -72,18 +88,24 @@ def _steps(_: SparkContext) -> tuple[dict[str, Column], ...]:
     """
     value = fn.col("value").cast("binary")
     readable = (fn.octet_length(value) <= BYTES_MAX) & fn.is_valid_utf8(value.cast("string"))
-    line, parts, fields = fn.col("_line"), fn.col("_parts"), fn.col("_fields")
+    text = fn.rtrim(fn.ltrim(value.cast("string"), fn.lit("\ufeff")), fn.lit("\r\n "))
+    line, form, object_, taken = (fn.col(name) for name in ("_line", "_format", "_object", "_taken"))
+    parts, fields = fn.col("_parts"), fn.col("_fields")
+    of_object = object_.isNotNull()
     return (
-        {"_line": fn.when(readable, fn.rtrim(value.cast("string"), fn.lit("\r\n ")))},
+        {"_line": fn.when(readable, text)},
         {"_format": format_of(line)},
-        {"_object": object_of(line, fn.col("_format"))},
-        {"_parts": parts_of(line, fn.col("_format"), fn.col("_object"))},
+        {"_whole": fn.when(form == JSON, whole_object(line))},
+        {"_object": object_of(fn.col("_whole"))},
+        {"_taken": fn.when(of_object, taken_of(object_))},
+        {"_parts": parts_of(line, form, fn.when(of_object, parts_of_object(object_, taken)))},
         {
-            "_time": time_of(part(parts, "time"), fn.col("timestamp")),
+            "_found": time_of(part(parts, "time"), fn.col("timestamp")),
             "_priority": part(parts, "priority").try_cast("int"),
-            "_fields": fields_of(parts, fn.col("_object")),
+            "_fields": fn.when(of_object, fields_of_object(object_, taken)).otherwise(fields_of(parts)),
         },
-        {"error": _error()},
+        {"_time": within_years(fn.col("_found"))},
+        {"error": _error(), **dict(zip(_PARAMETERS, parameters_of(fields), strict=True))},
         {
             "time": fn.coalesce(fn.col("_time"), fn.col("timestamp")),
             "format": fn.col("_format"),
@@ -91,7 +113,7 @@ def _steps(_: SparkContext) -> tuple[dict[str, Column], ...]:
             "host": part(parts, "host"),
             "program": part(parts, "program"),
             "message": fn.get(parts, fn.lit(PARTS.index("message"))),
-            "fields": fn.when(fields["structured_data"].isNull(), fields).otherwise(structured_data(fields)),
+            "fields": with_parameters(fields, *(fn.col(name) for name in _PARAMETERS)),
         },
         # Half a line is worse than none.
         {name: fn.when(fn.col("error").isNull(), fn.col(name)) for name in _TYPED},
@@ -123,7 +145,7 @@ def _level() -> Column:
 def _error() -> Column:
     """Why it could not be parsed; the first reason counts."""
     line, value = fn.col("_line"), fn.col("value")
-    quoted = fn.concat(fn.lit("'"), fn.substring(line, 1, _QUOTED_MAX), fn.lit("'"))
+    quoted = _quoted(line)
     time_text = part(fn.col("_parts"), "time")
     priority = fn.col("_priority").cast("string")
     return (
@@ -132,13 +154,17 @@ def _error() -> Column:
         .when(line.isNull(), "line: not UTF-8")
         .when(line == "", "line: empty")
         .when(fn.col("_format").isNull(), fn.concat(fn.lit("line: in no known format: "), quoted))
-        .when((fn.col("_format") == JSON) & fn.col("_object").isNull(), "json: not an object, or cut off")
+        .when((fn.col("_format") == JSON) & fn.col("_object").isNull(), "json: not one object, or cut off")
         .when(
             fn.col("_priority") > PRIORITY_MAX,
             fn.concat(fn.lit("syslog: priority "), priority, fn.lit(f" is beyond {PRIORITY_MAX}")),
         )
         .when(
             time_text.isNotNull() & fn.col("_time").isNull(),
-            fn.concat(fn.lit("time: '"), time_text, fn.lit("' is none")),
+            fn.concat(fn.lit("time: "), _quoted(time_text), fn.lit(" is none")),
         )
     )
+
+
+def _quoted(text: Column) -> Column:
+    return fn.concat(fn.lit("'"), fn.substring(text, 1, _QUOTED_MAX), fn.lit("'"))

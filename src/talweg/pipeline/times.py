@@ -1,7 +1,8 @@
 """Times as logs write them, as expressions of Spark: none of them fails, what is no time is null.
 
 What has no zone is UTC, whatever the session's time zone. What lacks a year gets the one that brings it
-nearest to when the message was produced; what lacks a date, the last one before that.
+nearest to when the message was produced; what lacks a date, the last one before that. A time outside the
+years 1 to 9999 is none: Spark could keep it, and nobody else could read it.
 """
 
 from typing import Final
@@ -9,24 +10,44 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as fn
 
-_ISO: Final = r"^(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}(?::\d{2})?)(?:[.,](\d{1,9}))? ?(Z|z|[+-]\d{2}:?\d{2})?$"
+_ISO: Final = (
+    r"^(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}(?::\d{2})?)(?:[.,](\d{1,9}))? ?(Z|z|[+-]\d{2}(?::?\d{2})?)?$"
+)
+_DATE: Final = r"^\d{4}-\d{2}-\d{2}$"
 # Spark writes a large fraction of JSON with an exponent.
 _EPOCH: Final = r"^(?:\d{9,19}(?:\.\d{1,9})?|\d(?:\.\d{1,18})?E(?:8|9|1\d))$"
 _ACCESS: Final = r"^\d{2}/[A-Z][a-z]{2}/\d{4}:"
 _CLOCK: Final = r"^\d{1,2}:\d{2}:\d{2}$"
-_YEARLESS: Final = r"^[A-Z][a-z]{2} [ \d]\d "
+_YEARLESS: Final = r"^[A-Z][a-z]{2} [ \d]?\d "
 _MICROS: Final = 1_000_000
+
+FIRST_US: Final = -62_135_596_800 * _MICROS  # the year 1 begins
+LAST_US: Final = 253_402_300_800 * _MICROS - 1  # the year 9999 ends
 
 
 def time_of(text: Column, near: Column) -> Column:
-    """A time in any of the spellings below; null if it is none of them, or no such time exists."""
+    """A time in any of the spellings below, of any year; null if it is none of them, or does not exist."""
+    near = bounded(near)
     return (
         fn.when(text.rlike(_ISO), iso_time(text))
+        .when(text.rlike(_DATE), fn.concat(text, fn.lit("T00:00:00Z")).try_cast("timestamp"))
         .when(text.rlike(_ACCESS), access_time(text))
         .when(text.rlike(_CLOCK), clock_time(text, near))
         .when(text.rlike(_YEARLESS), yearless_time(text, near))
         .when(text.rlike(_EPOCH), epoch_time(text))
     )
+
+
+def within_years(moment: Column) -> Column:
+    """The same if it lies in the years 1 to 9999, else null. A column, no expression: it is asked twice."""
+    return fn.when(fn.unix_micros(moment).between(FIRST_US, LAST_US), moment)
+
+
+def bounded(moment: Column) -> Column:
+    """The same, or the end of the years 1 to 9999 that it lies beyond: anybody may give a message any
+    timestamp, and at the ends of 64 bits Spark's arithmetic fails the whole query."""
+    micros = fn.greatest(fn.least(fn.unix_micros(moment), fn.lit(LAST_US)), fn.lit(FIRST_US))
+    return fn.timestamp_micros(micros)
 
 
 def iso_time(text: Column) -> Column:
