@@ -20,6 +20,7 @@ from talweg.records import (
     read_header,
 )
 from talweg.records.batch import Batch
+from talweg.records.body import HEADERS
 
 NOW = 1_700_000_000_000_000
 
@@ -134,6 +135,12 @@ def compressed(raw: bytes, codec: Codec, **header: Any) -> bytes:
 def empties(count: int, **header: Any) -> bytes:
     """A RECORDS frame of so many empty messages, which are more than would be made today, perhaps."""
     return compressed(bytes(4 * (count + 1) + 7 & ~7), Codec.ZSTD, count=count, **header)
+
+
+def headed(count: int) -> bytes:
+    """A RECORDS frame of one empty message with so many empty headers, likewise."""
+    empty = bytes(4 * (count + 1) + 7 & ~7)
+    return compressed(struct.pack("<iiii", 0, 0, 0, count) + 2 * empty, Codec.ZSTD, columns=HEADERS)
 
 
 def opaque(body: bytes = b"") -> tuple[Header, bytes]:

@@ -1,6 +1,7 @@
 """Batches: what goes in comes out, by every way of reading; few messages or many; without copies."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -8,20 +9,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from records.samples import FULL, MANY, NOW, ONE, Rows, empties, header_table, messages_of, raw_body, rows
+from records.samples import (
+    FULL,
+    MANY,
+    NOW,
+    ONE,
+    Rows,
+    empties,
+    headed,
+    header_table,
+    messages_of,
+    raw_body,
+    rows,
+)
 from talweg.errors import BadRequest, BatchTooLarge, CorruptBatch
 from talweg.records import (
     HEADER_BYTES,
+    HEADERS_MAX,
     MESSAGES_MAX,
     RAW_BYTES_MAX,
     SCHEMA,
     Batch,
     Codec,
     Message,
+    encode_arrow,
     encode_values,
     read_header,
     stamp,
 )
+from talweg.records.columns import HEADERS_TYPE
 from talweg.records.encoding import QUICK_MESSAGES_MAX
 
 
@@ -157,6 +173,27 @@ def test_a_batch_of_too_many_messages_is_not_made_and_one_that_was_is_read() -> 
                 Batch.from_frame(frame, messages_max=MESSAGES_MAX)
         else:
             Batch.from_frame(frame, messages_max=MESSAGES_MAX)
+
+
+def test_a_message_of_too_many_headers_is_not_made() -> None:
+    pairs = [("", None)] * (HEADERS_MAX + 1)
+    for count, fits in ((HEADERS_MAX, True), (HEADERS_MAX + 1, False)):
+        given = Rows([b"", b""], headers=[[("k", b"v")], pairs[:count]])
+        table = pa.table({"value": given.values, "headers": pa.array(given.headers, HEADERS_TYPE)})
+        for make in (given.encode, partial(encode_arrow, table, timestamp=0)):
+            if fits:
+                assert len(Batch.from_frame(make()).message(1).headers) == count
+            else:
+                with pytest.raises(BatchTooLarge, match="10001 headers, at most 10000 are accepted"):
+                    make()
+
+
+def test_a_message_of_too_many_headers_is_not_taken_in_and_one_that_was_is_read() -> None:
+    Batch.from_frame(headed(HEADERS_MAX), messages_max=MESSAGES_MAX)
+    frame = headed(HEADERS_MAX + 1)
+    assert len(Batch.from_frame(frame).message(0).headers) == HEADERS_MAX + 1
+    with pytest.raises(BatchTooLarge, match="10001 headers, at most 10000 are accepted"):
+        Batch.from_frame(frame, messages_max=MESSAGES_MAX)
 
 
 @given(rows(count_max=70), st.data())

@@ -19,17 +19,19 @@ MAGIC = {"lz4": b"\x04\x22\x4d\x18", "zstd": b"\x28\xb5\x2f\xfd"}  # a compresse
 
 # The process reads the data, warms up, forbids itself more memory, and says what it got for each.
 PROGRAM = """
-import resource, struct, sys
+import json, resource, struct, sys
 import pyarrow as pa
 from talweg.errors import TalwegError
 from talweg.records import Batch, encode_values, frames_to_ipc, frames_to_ndjson, ipc_to_batches
+from talweg.records import ipc_to_frame, ndjson_to_frame
 
 given = []
 while size := sys.stdin.buffer.read(8):
     given.append(sys.stdin.buffer.read(*struct.unpack("<q", size)))
 warm = encode_values([b"x" * 1000] * 100, timestamp=0)
 Batch.from_frame(warm)
-ipc_to_batches(frames_to_ipc([warm]))
+ipc_to_frame(frames_to_ipc([warm]), timestamp=0)
+ndjson_to_frame(frames_to_ndjson([warm]), timestamp=0)
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + {headroom}
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -156,6 +158,44 @@ def test_views_of_negative_length_hide_nothing() -> None:
     views = pa.py_buffer(b"".join(struct.pack("<i12x", length) for length in lengths))
     column = pa.Array.from_buffers(pa.binary_view(), 4, [None, views, pa.py_buffer(bytes(1000))])
     assert outcomes("ipc_to_batches(data)", ipc_stream(column)) == ["BatchTooLarge"]
+
+
+def test_rows_that_take_no_bytes_are_refused() -> None:
+    nothing = pa.Array.from_buffers(pa.binary(0), 100_000_000, [None, pa.py_buffer(b"")])
+    bomb = ipc_stream(nothing)
+    assert len(bomb) < 1000
+    control = "pa.ipc.open_stream(data).read_all()['value'].cast(pa.binary())"
+    assert outcomes(control, bomb) == ["MemoryError"]
+    assert outcomes("ipc_to_frame(data, timestamp=0)", bomb) == ["BatchTooLarge"]
+
+
+def test_a_stream_of_very_many_record_batches_is_refused() -> None:
+    stream = ipc_stream(pa.array([b""], pa.binary()))
+    begin, end = stream.index(b"\xff\xff\xff\xff", 8), len(stream) - 8  # of the one that it has
+    bomb = stream[:begin] + 200_000 * stream[begin:end] + stream[end:]
+    # Without the check there is no outcome: Arrow ends a process that has no memory left.
+    assert outcomes("ipc_to_frame(data, timestamp=0)", bomb) == ["BatchTooLarge"]
+    many = stream[:begin] + 10_000 * stream[begin:end] + stream[end:]
+    assert outcomes("ipc_to_frame(data, timestamp=0)", many) == ["fine"]
+
+
+@pytest.mark.parametrize("pair", [b'["",""]', b'["\\"",null]', b'["\\\\","\\\\"]'])
+def test_a_line_of_very_many_headers_is_refused(pair: bytes) -> None:
+    bomb = b'{"value":"","headers":[' + pair + (b"," + pair) * ((24 << 20) // (len(pair) + 1)) + b"]}"
+    assert outcomes("made = json.loads(data)", bomb) == ["MemoryError"]
+    assert outcomes("ndjson_to_frame(data, timestamp=0)", bomb) == ["BatchTooLarge"]
+
+
+def test_very_many_lines_are_refused_before_they_are_all_read() -> None:
+    bomb = b'{"value":""}\n' * ((60 << 20) // 13)
+    assert outcomes("made = [json.loads(line) for line in data.splitlines()]", bomb) == ["MemoryError"]
+    assert outcomes("ndjson_to_frame(data, timestamp=0)", bomb) == ["BatchTooLarge"]
+
+
+def test_lines_take_little_more_memory_than_they_have_bytes() -> None:
+    lines = b'{"value":"","headers":[["",""],["",""],["",""],["",""]]}\n' * 400_000
+    assert outcomes("made = [json.loads(line) for line in data.splitlines()]", lines) == ["MemoryError"]
+    assert outcomes("ndjson_to_frame(data, timestamp=0)", lines) == ["fine"]
 
 
 def test_lying_lengths_in_ipc_metadata_are_refused() -> None:

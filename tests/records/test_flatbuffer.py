@@ -1,6 +1,7 @@
 """Looking into flatbuffers: a table by hand, and tables that lead outside their bytes."""
 
 import struct
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -31,7 +32,7 @@ def look(data: bytes | bytearray) -> tuple[int, int, int | None, list[tuple[int,
         table.number(0, "<q"),
         table.number(1, "<q"),
         None if inner is None else inner.number(0, "<i"),
-        table.structs(3, "<qq"),
+        list(table.structs(3, "<qq")),
     )
 
 
@@ -43,8 +44,20 @@ def test_absent_fields_are_nothing() -> None:
     table = Table.root(memoryview(hand_made()))
     assert table.number(9, "<q") == 0
     assert table.table(1) is None
-    assert table.structs(1, "<qq") == []
+    assert list(table.structs(1, "<qq")) == []
     assert table.table(9) is None
+
+
+def test_a_long_vector_takes_no_memory_to_look_through() -> None:
+    count = 100_000
+    data = bytes(hand_made()[:56]) + struct.pack("<I", count) + bytes(16 * count)
+    tracemalloc.start()
+    try:
+        found = sum(1 for _ in Table.root(memoryview(data)).structs(3, "<qq"))
+        assert tracemalloc.get_traced_memory()[1] < len(data) // 10
+    finally:
+        tracemalloc.stop()
+    assert found == count
 
 
 def test_every_prefix_is_refused() -> None:

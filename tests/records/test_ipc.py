@@ -146,7 +146,7 @@ def record_batch_message(stream: bytes) -> tuple[memoryview, list[tuple[int, ...
     message = reader.read_next_message()
     batch = Table.root(memoryview(message.metadata).cast("B")).table(2)
     assert batch is not None
-    return memoryview(message.body).cast("B"), batch.structs(2, "<qq")
+    return memoryview(message.body).cast("B"), list(batch.structs(2, "<qq"))
 
 
 def test_a_raw_buffer_in_a_compressed_stream_is_read_and_counted() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from records.samples import FULL, MANY, NOW, ONE, Rows, messages_of, rows
 from talweg.errors import BatchTooLarge, CorruptBatch
-from talweg.records import Codec, Message, frames_to_ndjson, ndjson_to_frame, stamp
+from talweg.records import HEADERS_MAX, Codec, Message, frames_to_ndjson, ndjson_to_frame, stamp
 
 
 def sent(*lines: str | dict[str, Any]) -> list[Message]:
@@ -186,3 +186,41 @@ def test_the_limit_is_checked_first() -> None:
 def test_noise_is_refused(noise: bytes) -> None:
     with pytest.raises(CorruptBatch):
         ndjson_to_frame(noise, timestamp=0)
+
+
+def test_many_lines_become_the_same_messages_as_few() -> None:
+    pattern: list[dict[str, Any]] = [
+        {"value": "x" * 100},
+        {"value": None, "key": "k"},
+        {"value": "y" * 1000, "timestamp": 5},
+        {"value_base64": "/w==", "headers": [["a", "1"], ["b", None]]},
+    ]
+    for count in (4, 20_000):  # some megabytes: more than are kept as Python's
+        found = sent(*(pattern * (count // 4)))
+        assert len(found) == count
+        for offset, message in enumerate(found):
+            assert (
+                message
+                == [
+                    Message(offset, NOW, None, b"x" * 100, ()),
+                    Message(offset, NOW, b"k", None, ()),
+                    Message(offset, 5, None, b"y" * 1000, ()),
+                    Message(offset, NOW, None, b"\xff", (("a", b"1"), ("b", None))),
+                ][offset % 4]
+            )
+
+
+@pytest.mark.parametrize("text", ["", '"', "\\", '\\"' * 3])
+def test_as_many_headers_as_a_message_may_have_are_read_and_one_more_is_not(text: str) -> None:
+    pairs = [[f"{text}{number}", text] for number in range(HEADERS_MAX + 1)]
+    for headers in (pairs[1:], dict(map(tuple, pairs[1:]))):
+        (message,) = sent({"value": text, "key": text, "headers": headers})
+        assert len(message.headers) == HEADERS_MAX
+    for headers in (pairs, dict(map(tuple, pairs))):
+        with pytest.raises(BatchTooLarge, match=f"line 2: more than {HEADERS_MAX} headers"):
+            sent({"value": ""}, {"value": "", "headers": headers})
+
+
+def test_a_value_may_have_as_many_quotes_as_it_likes() -> None:
+    (message,) = sent({"value": '"' * 1_000_000, "headers": {'"' * 100_000: '"' * 100_000}})
+    assert message.value == b'"' * 1_000_000

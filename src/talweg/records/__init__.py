@@ -18,7 +18,7 @@ BatchTooLarge before they take more memory than they were allowed.
 """
 
 from talweg.records.batch import Batch, Message
-from talweg.records.columns import SCHEMA
+from talweg.records.columns import HEADERS_MAX, SCHEMA
 from talweg.records.compression import RAW_BYTES_MAX
 from talweg.records.encoding import encode_arrow, encode_values
 from talweg.records.frame import check_body, encode_frame, frames, identified, stamp
@@ -37,6 +37,7 @@ from talweg.records.ndjson import frames_to_ndjson, ndjson_to_frame
 from talweg.records.run import Note, checked_run, notes_of, peek, peek_stamp
 
 __all__ = [
+    "HEADERS_MAX",
     "HEADER_BYTES",
     "MESSAGES_MAX",
     "RAW_BYTES_MAX",

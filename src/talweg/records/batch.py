@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from talweg.errors import CorruptBatch
 from talweg.records.body import Binaries, Layout, headers_bounds, locate, timestamp_at
-from talweg.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE, picked
+from talweg.records.columns import HEADERS_MAX, HEADERS_TYPE, TIMESTAMP_TYPE, check_headers, picked
 from talweg.records.compression import RAW_BYTES_MAX, decompress
 from talweg.records.frame import check_body
 from talweg.records.header import HEADER_BYTES, Bytes, Header, Kind, check_count, read_header
@@ -47,7 +47,10 @@ class Batch(msgspec.Struct, frozen=True):
     def from_frame(
         cls, frame: Bytes, *, raw_bytes_max: int = RAW_BYTES_MAX, messages_max: int | None = None
     ) -> "Batch":
-        """Check a whole frame down to the last offset. Without compression, nothing is copied."""
+        """Check a whole frame down to the last offset. Without compression, nothing is copied.
+
+        Whoever takes it in gives `messages_max`, and has the headers of each message counted, too.
+        """
         header = read_header(frame)
         check_body(header, frame)
         if len(frame) != header.frame_bytes:
@@ -67,6 +70,8 @@ class Batch(msgspec.Struct, frozen=True):
         body = memoryview(raw).cast("B")
         batch = cls(header, body, locate(header, body))
         batch._check()
+        if messages_max is not None:
+            batch._check_headers()
         return batch
 
     def __len__(self) -> int:
@@ -108,6 +113,13 @@ class Batch(msgspec.Struct, frozen=True):
         if offsets is None or begin == end:
             return 0, 0
         return headers_bounds(self.body, offsets, begin)[0], headers_bounds(self.body, offsets, end - 1)[1]
+
+    def _check_headers(self) -> None:
+        """Raise BatchTooLarge if a message has too many."""
+        begin, keys = self.layout.headers_offsets, self.layout.header_keys
+        if begin is not None and keys is not None and keys.count > HEADERS_MAX:
+            offsets = numpy.frombuffer(self.body, numpy.int32, len(self) + 1, begin)
+            check_headers(int(numpy.diff(offsets).max()))
 
     def values(self) -> list[bytes | None]:
         """The values alone, in order."""

@@ -28,6 +28,10 @@ SCHEMA: Final = pa.schema(
 
 COLUMNS: Final = tuple(SCHEMA.names)
 
+HEADERS_MAX: Final = 10_000
+"""Of a message that is made or taken in. Empty ones compress to almost nothing, and each of them takes a
+hundred bytes in whoever looks at the message. What is in a log already is read whatever its number."""
+
 _PLAIN: Final = (
     pa.types.is_binary,
     pa.types.is_string,
@@ -180,6 +184,12 @@ def to_timestamps(column: Any, timestamp: int) -> Any:
     return joined(chunks_of(column), pa.int64())
 
 
+def check_headers(count: int) -> None:
+    """Raise BatchTooLarge for a message of more headers than one may have."""
+    if count > HEADERS_MAX:
+        raise BatchTooLarge(f"a message with {count} headers, at most {HEADERS_MAX} are accepted")
+
+
 def to_headers(column: Any) -> tuple[Any, Any, Any]:
     """A column of headers as Int32 offsets (one more than messages), StringArray and BinaryArray.
 
@@ -191,6 +201,8 @@ def to_headers(column: Any) -> tuple[Any, Any, Any]:
     headers = ends[-1].as_py() if len(ends) else 0
     if 8 * headers > RAW_BYTES_MAX:
         raise BatchTooLarge(f"{headers} headers do not fit into {RAW_BYTES_MAX} bytes")
+    if headers > HEADERS_MAX:
+        check_headers(pc.max(lengths).as_py())
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends.cast(pa.int32())])
     pairs = [chunk.flatten() for chunk in chunks]
     if any(pair.null_count for pair in pairs):

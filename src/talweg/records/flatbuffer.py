@@ -6,6 +6,7 @@ read is checked: whatever leads outside the bytes raises CorruptBatch.
 """
 
 import struct
+from collections.abc import Iterator
 
 from talweg.errors import CorruptBatch
 
@@ -46,16 +47,19 @@ class Table:
             return None
         return Table(self._data, position + _number(self._data, "<I", position))
 
-    def structs(self, field: int, layout: str) -> list[tuple[int, ...]]:
-        """A vector of structs, as `struct` would describe one; empty when it is absent."""
+    def structs(self, field: int, layout: str) -> Iterator[tuple[int, ...]]:
+        """A vector of structs, as `struct` would describe one; empty when it is absent.
+
+        One at a time: a tuple takes ten times the bytes that it is made of.
+        """
         position = self._field(field)
         if position is None:
-            return []
+            return iter(())
         position += _number(self._data, "<I", position)
         end = position + 4 + _number(self._data, "<I", position) * struct.calcsize(layout)
         if end > len(self._data):
             raise CorruptBatch("a message of the stream refers to bytes outside itself")
-        return [*struct.iter_unpack(layout, self._data[position + 4 : end])]
+        return struct.iter_unpack(layout, self._data[position + 4 : end])
 
 
 def _number(data: memoryview, layout: str, position: int) -> int:

@@ -22,7 +22,9 @@ from talweg.records.columns import SCHEMA, check_schema, data_bytes_of, is_view,
 from talweg.records.compression import RAW_BYTES_MAX
 from talweg.records.encoding import encode_arrow
 from talweg.records.flatbuffer import Table
-from talweg.records.header import Bytes, Codec
+from talweg.records.header import Bytes, Codec, check_count
+
+_RECORD_BATCHES_MAX: Final = 10_000  # in a stream: each takes 2 KB in memory, whatever it holds
 
 # Numbers of fields in Arrow's format/Message.fbs.
 _MESSAGE_HEADER: Final = 2
@@ -118,9 +120,13 @@ def ipc_to_batches(data: Bytes, *, bytes_max: int = RAW_BYTES_MAX) -> list[Any]:
 
 
 def _check_batches(batches: list[Any], bytes_max: int) -> None:
-    """Validate in full; but before that, refuse views that would be looked through again and again."""
+    """Validate in full; but before that, refuse rows that take no bytes until they are written out, and views
+    that would be looked through again and again."""
+    rows = 0
     for batch in batches:
         batch.validate()
+        rows += batch.num_rows
+        check_count(rows)
         views = [column for column in batch.columns if is_view(column.type)]
         bytes_max -= sum(map(data_bytes_of, views))
         if bytes_max < 0:
@@ -132,7 +138,7 @@ def _check_messages(buffer: Any, bytes_max: int) -> None:
     """Walk over the messages without reading them: known columns only, and nothing over the limit."""
     source = pa.BufferReader(buffer)
     reader = pa.ipc.MessageReader.open_stream(source)
-    bytes_left = bytes_max
+    bytes_left, batches = bytes_max, 0
     try:
         message = reader.read_next_message()
         if message.type != "schema":
@@ -142,6 +148,9 @@ def _check_messages(buffer: Any, bytes_max: int) -> None:
             message = reader.read_next_message()
             if message.type != "record batch":
                 raise CorruptBatch(f"the stream has a message of type {message.type} after its schema")
+            batches += 1
+            if batches > _RECORD_BATCHES_MAX:
+                raise BatchTooLarge(f"a stream of more than {_RECORD_BATCHES_MAX} record batches")
             bytes_left -= _bytes_in_memory(message)
             if bytes_left < 0:
                 raise BatchTooLarge(f"a stream that decompresses to more than {bytes_max} bytes")

@@ -16,13 +16,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
 import msgspec
+import pyarrow as pa
 from msgspec import UNSET, Meta, UnsetType
 
 from talweg.errors import BatchTooLarge, CorruptBatch
 from talweg.records.batch import Batch, Message
+from talweg.records.columns import HEADERS_MAX, HEADERS_TYPE
 from talweg.records.compression import RAW_BYTES_MAX
-from talweg.records.encoding import HeaderPair, encode_values
-from talweg.records.header import Bytes, Codec
+from talweg.records.encoding import HeaderPair, encode_arrow, encode_values
+from talweg.records.header import Bytes, Codec, check_count
 
 _Text = str | UnsetType | None
 _Base64 = bytes | UnsetType | None  # msgspec decodes and encodes base64 for bytes
@@ -30,6 +32,8 @@ _Microseconds = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _Instant = Annotated[datetime, Meta(tz=True)]  # without a zone it would be anyone's guess
 
 _PORTION_BYTES: Final = 256 << 10  # of messages that are written out at once, as Arrow would have them
+_GATHERED_BYTES: Final = 4 << 20  # of lines whose messages are Python's, which may take nine times as much
+_LINE_QUOTES: Final = 64  # in a line beside those of headers: names of fields, key, value, timestamp
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -64,29 +68,78 @@ def ndjson_to_frame(
     """One frame of all the lines. A line without a timestamp gets `timestamp`. Empty lines are skipped."""
     if len(data) > bytes_max:
         raise BatchTooLarge(f"{len(data)} bytes of NDJSON, at most {bytes_max} are accepted")
-    values: list[bytes | None] = []
-    keys: list[bytes | None] = []
-    timestamps: list[int] = []
-    headers: list[list[HeaderPair]] = []
+    gathered = _Gathered(timestamp)
     for number, text in enumerate(io.BytesIO(data), 1):
-        if text.isspace():
-            continue
-        line = _decoded(text, number)
-        values.append(_bytes_of(line.value, line.value_base64, "value", number))
-        keys.append(_bytes_of(line.key, line.key_base64, "key", number))
-        timestamps.append(_microseconds_of(line.timestamp, timestamp))
-        headers.append(_headers_of(line, number))
+        if not text.isspace():
+            gathered.add(_decoded(text, number), number, len(text))
+    if gathered.is_large:
+        return encode_arrow(
+            gathered.table(),
+            timestamp=timestamp,
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            sequence=sequence,
+        )
     return encode_values(
-        values,
+        gathered.values,
         timestamp=timestamp,
-        keys=keys if any(key is not None for key in keys) else None,
-        timestamps=timestamps,
-        headers=headers if any(headers) else None,
+        keys=gathered.keys if any(key is not None for key in gathered.keys) else None,
+        timestamps=gathered.timestamps,
+        headers=gathered.headers if any(gathered.headers) else None,
         codec=codec,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         sequence=sequence,
     )
+
+
+class _Gathered:
+    """The messages of the lines so far: the last of them as Python's, all before as Arrow, which is no larger
+    than the lines were."""
+
+    def __init__(self, timestamp: int) -> None:
+        self._timestamp = timestamp
+        self._count = 0  # of messages that are Arrow
+        self._batches: list[Any] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._text_bytes = 0
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.timestamps: list[int] = []
+        self.headers: list[list[HeaderPair]] = []
+
+    @property
+    def is_large(self) -> bool:
+        return bool(self._batches)
+
+    def add(self, line: _Line, number: int, text_bytes: int) -> None:
+        self.values.append(_bytes_of(line.value, line.value_base64, "value", number))
+        self.keys.append(_bytes_of(line.key, line.key_base64, "key", number))
+        self.timestamps.append(_microseconds_of(line.timestamp, self._timestamp))
+        self.headers.append(_headers_of(line, number))
+        self._text_bytes += text_bytes
+        if self._text_bytes >= _GATHERED_BYTES:
+            self._pack()
+
+    def _pack(self) -> None:
+        self._count += len(self.values)
+        check_count(self._count)  # before more is read
+        columns = {
+            "value": pa.array(self.values, pa.binary()),
+            "key": pa.array(self.keys, pa.binary()),
+            "timestamp": pa.array(self.timestamps, pa.int64()),
+            "headers": pa.array(self.headers, HEADERS_TYPE),
+        }
+        self._batches.append(pa.record_batch(columns))
+        self._begin()
+
+    def table(self) -> Any:
+        """All of them."""
+        self._pack()
+        return pa.Table.from_batches(self._batches)
 
 
 def frames_to_ndjson(
@@ -125,6 +178,12 @@ def _portions(frames: Iterable[Bytes], from_offset: int, raw_bytes_max: int) -> 
 
 
 def _decoded(text: bytes, number: int) -> _Line:
+    # A string has one quote, or two, that no backslash stands before, and a header two strings at most. So
+    # that many are too many headers; what is left to be taken apart takes a few megabytes.
+    if len(text) > 4 * HEADERS_MAX:
+        quotes = text.count(b'"') - text.count(b'\\"')
+        if quotes > 4 * HEADERS_MAX + _LINE_QUOTES:
+            raise BatchTooLarge(_too_many_headers(number))
     try:
         return _DECODER.decode(text)
     except msgspec.ValidationError as error:
@@ -159,8 +218,14 @@ def _headers_of(line: _Line, number: int) -> list[HeaderPair]:
     given: Any = line.headers_base64 if line.headers is UNSET else line.headers
     if not given:  # UNSET is false, too
         return []
+    if len(given) > HEADERS_MAX:
+        raise BatchTooLarge(_too_many_headers(number))
     pairs = given.items() if isinstance(given, dict) else given
     return [(key, value.encode() if isinstance(value, str) else value) for key, value in pairs]
+
+
+def _too_many_headers(number: int) -> str:
+    return f"line {number}: more than {HEADERS_MAX} headers in a message"
 
 
 def _line_of(message: Message) -> _Line:
