@@ -103,7 +103,7 @@ class Partition:
         return Fetched(frames, replica.start_offset, replica.high_watermark)
 
     async def offset_at(self, timestamp: int) -> int:
-        """The first message that is not older; where the log ends, if all of them are. Confirmed, as `ends`."""
+        """The first message that is not older; where the log ends, if all are. Confirmed, as `ends` is."""
         await self.confirm()
         return await asyncio.to_thread(_offset_at, self.serving(), timestamp)
 
