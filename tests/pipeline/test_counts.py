@@ -1,12 +1,13 @@
 """Every message is counted once; late ones are counted, and told apart."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.made import frame, message
+from pipeline.made import NOON, frame, message
 from talweg.pipeline.compaction import compact
 from talweg.pipeline.counts import add_to_counts, counts_table, read_counts
 
@@ -56,12 +57,23 @@ def test_what_comes_after_the_watermark_is_counted_as_late(spark: SparkSession, 
         add_to_counts(archive, frame(spark, [line("INFO", 600, offset)]), {})
     assert compact(spark, counts_table(archive)).files_after == 1
     after = counted(spark, archive)
+    assert counts_table(archive).manifest().rows == len(after)  # what several batches counted is one row
+    add_to_counts(archive, frame(spark, late), {})  # and is still known to be counted
+    assert counted(spark, archive) == after
     assert after.pop(("logs", "INFO", "12:10")) == (3, 0, False)
     assert after == {key: value for key, value in found.items() if key[2] != "12:10"}
 
 
 def test_a_clock_that_is_ahead_makes_nobody_late(spark: SparkSession, archive: Path) -> None:
-    ahead = message('{"time":"2999-01-01T00:00:00Z","level":"info"}', 0)
-    add_to_counts(archive, frame(spark, [ahead]), {})
-    add_to_counts(archive, frame(spark, [line("INFO", 1, 1)]), {})
-    assert counted(spark, archive) == {("logs", "INFO", "12:00"): (2, 0, False)}
+    def now() -> float:
+        return (datetime.now(UTC) - NOON).total_seconds()
+
+    # The line's clock, and that of its producer.
+    ahead = [
+        message('{"time":"2999-01-01T00:00:00Z","level":"info"}', 0),
+        line("INFO", 30 * 365 * 86_400, 0, topic="producer"),
+    ]
+    add_to_counts(archive, frame(spark, ahead), {})
+    add_to_counts(archive, frame(spark, [line("INFO", 1, 1), line("INFO", now(), 1, topic="producer")]), {})
+    counts = read_counts(spark, archive).groupBy("topic").sum("messages", "late").collect()
+    assert {tuple(row) for row in counts} == {("logs", 2, 0), ("producer", 2, 0)}

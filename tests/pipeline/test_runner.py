@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.made import FileSink, FileSource, message, offsets
+from pipeline.made import NOON, FileSink, FileSource, message, moment, offsets
 from talweg.errors import InvalidSetting, PipelineFailed, StorageError
 from talweg.pipeline import pipeline, read_archive, read_counts, read_lines, read_sessions, read_table
 from talweg.pipeline.archive import add_to_archive, archive_table
@@ -134,6 +135,17 @@ def test_a_leap_of_the_error_rate_is_told_once(stage: Stage) -> None:
         "rate": 0.3333,
         "usual_rate": 0.05,
     }
+
+
+def test_a_producer_whose_clock_is_ahead_makes_nobody_too_late(stage: Stage) -> None:
+    ahead, now = 30 * 365 * 86_400, (datetime.now(UTC) - NOON).total_seconds()
+    for offset, seconds in enumerate(
+        (ahead, now, now)
+    ):  # a batch each; a watermark holds from the next but one
+        clock = moment(seconds).strftime("%d/%b/%Y:%H:%M:%S +0000")
+        stage.feed(message(f'h - - [{clock}] "GET / HTTP/1.1" 500 10 "-" "agent"', offset, seconds=seconds))
+    progress = stage.run("alert", "sessions")
+    assert [(each.rows, each.left_out) for each in progress] == [(3, 0), (3, 0)]
 
 
 def test_anybody_adds_a_pipeline_with_a_file(stage: Stage) -> None:

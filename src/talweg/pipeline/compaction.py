@@ -51,6 +51,7 @@ def compact(
 
 def _merge(spark: SparkSession, table: Table, files: list[TableFile]) -> None:
     rows = spark.read.parquet(*(str(table.directory / file.path) for file in files))
+    rows = rows if table.summed is None else table.summed(rows)
     order = [name for name in ("topic", "partition", "offset") if name in rows.columns]
     one = rows.coalesce(1)
     # As they are: an earlier version of the pipeline may have written columns that today's does not know.

@@ -22,6 +22,7 @@ from talweg.pipeline.lines import lines_of
 from talweg.pipeline.manifest import Coverage, Manifest
 from talweg.pipeline.messages import offsets_in_columns
 from talweg.pipeline.table import Table
+from talweg.pipeline.times import FIRST_US
 
 DELAY_SECONDS: Final = 120  # behind the latest time seen, a message is late
 
@@ -42,12 +43,31 @@ COUNTS: Final = StructType(
 
 def counts_table(directory: Path) -> Table:
     """The table of counts below an archive directory."""
-    return Table(directory / "counts", COUNTS)
+    return Table(directory / "counts", COUNTS, summed=summed)
+
+
+def summed(counts: DataFrame) -> DataFrame:
+    """One row for what many batches counted in the same minute. Which offsets went into the table is known to
+    its manifest; those of a row are for the one who has just written it."""
+    return (
+        counts.groupBy("topic", "partition", "minute", "level")
+        .agg(
+            fn.sum("messages").alias("messages"),
+            fn.sum("late").alias("late"),
+            fn.min("first_offset").alias("first_offset"),
+            fn.max("next_offset").alias("next_offset"),
+            fn.max("latest").alias("latest"),
+        )
+        .select(*COUNTS.names)
+    )
 
 
 def event_time() -> Column:
-    """When it happened, but never after it was produced: a clock that is ahead would make all others late."""
-    return fn.coalesce(fn.least(fn.col("time"), fn.col("timestamp")), fn.col("timestamp"))
+    """When it happened, but neither after it was produced nor after now: a clock that is ahead, a line's or a
+    producer's, would make all others late. In a stream, now is one moment for each batch, and the same when
+    Spark repeats the batch."""
+    happened = fn.least(fn.col("time"), fn.col("timestamp"), fn.current_timestamp())
+    return fn.greatest(happened, fn.timestamp_micros(fn.lit(FIRST_US)))
 
 
 def counts_of(lines: DataFrame, latest_us: dict[str, int], delay_seconds: int = DELAY_SECONDS) -> DataFrame:

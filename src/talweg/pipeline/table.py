@@ -51,6 +51,8 @@ class Table(msgspec.Struct, frozen=True):
     directory: Path
     schema: StructType
     by: tuple[str, ...] = ()  # columns that name directories
+    # Fewer rows that say the same, for when files are merged; None: rows stay as they are.
+    summed: Callable[[DataFrame], DataFrame] | None = None
 
     def manifest(self) -> Manifest:
         """How it is now."""
