@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -11,7 +12,8 @@ import msgspec
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 from pyspark.sql.types import StructField, StructType
 from rich.console import Console
 
@@ -23,8 +25,10 @@ from talweg.pipeline.compaction import FILES_MIN, compact
 from talweg.pipeline.counts import add_to_counts, counts_table
 from talweg.pipeline.findings import Findings, Minute, find
 from talweg.pipeline.messages import MESSAGES
-from talweg.pipeline.report import print_report, write_report
+from talweg.pipeline.report import print_report, sheets_of, write_report
+from talweg.pipeline.sessions import SESSIONS, sessions_table
 from talweg.pipeline.standard import add_to_lines, lines_table
+from talweg.pipeline.times import FIRST_US
 
 pytestmark = pytest.mark.xdist_group("spark")
 ALERT = {
@@ -35,6 +39,7 @@ ALERT = {
     "rate": 0.45,
     "usual_rate": 0.1,
 }
+HIT = '1.2.3.4 - - [31/Jan/2026:11:00:00 +0000] "GET / HTTP/1.1" 200 1 "-" "a"'
 NASTY = "<script>alert(1)</script> \x1b[31m [bold]x"
 
 
@@ -44,7 +49,8 @@ def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Find
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     levels = ("INFO", "INFO", "INFO", "WARN", "ERROR")
     rows = [message(f"{levels[n % 5]} number {n}", n, seconds=6 * n) for n in range(100)]
-    rows += [message(f"ERROR {NASTY}", 100, seconds=601), message("prose", 101), message("other prose", 102)]
+    rows += [message(f"ERROR {NASTY}", 100, seconds=601), message("prose", 101)]
+    rows += [message("other\nprose", 102)]  # the same reason, however many lines it has
     rows += [message("INFO x", n, topic="web", seconds=30 * n) for n in range(20)]
     messages = frame(spark, rows).coalesce(1)
     for add in (add_to_archive, add_to_lines, add_to_counts):
@@ -132,7 +138,56 @@ def test_a_time_axis_has_as_many_steps_as_can_be_told_apart(minutes: int, step: 
     assert sum(bar.get_height() for bar in bars) == sum(each.messages for each in told)
 
 
-@pytest.mark.parametrize("rate", ["high", None, [1], True, 1])
+# Timestamps that anybody may give a message, in microseconds: the ends of what there are, nanoseconds taken
+# for microseconds, long before the year 1, and the first moment of it.
+EXTREMES = (2**63 - 1, 1_769_857_353 * 10**9, -(10**17), -(2**63), FIRST_US)
+
+
+def test_no_timestamp_is_too_odd_for_a_report(spark: SparkSession, tmp_path: Path) -> None:
+    texts = ("ERROR x", "21:52:23\tERROR\tP1-1\tT1", "<11>Jan 31 11:00:00 box app: x", HIT)
+    messages = frame(spark, [message(text, n) for n, text in enumerate(texts * len(EXTREMES))])
+    odd = fn.get(fn.array(*map(fn.lit, EXTREMES)), fn.floor(fn.col("offset") / len(texts)).cast("int"))
+    messages = messages.withColumn("timestamp", fn.timestamp_micros(odd)).coalesce(1)
+    for add in (add_to_archive, add_to_lines, add_to_counts):
+        add(tmp_path, messages, {})
+    sessions_table(tmp_path).add_batch(visits(spark, (2**63 - 1, 2**63 - 1), (-(2**63), 0)), "query", 0)
+    found = find(tmp_path)
+    assert found.messages() == len(texts) * len(EXTREMES)
+    assert [visit.minutes for visit in found.visits] == [0, -FIRST_US / 60e6]
+    assert {each.minute.year for each in found.minutes} <= {1, 2026, datetime.now(UTC).year}
+    assert found.latest[0][0] == "9999-12-31 23:59:59"
+    assert len(write_report(found, tmp_path / "report")) == 5
+
+
+def visits(spark: SparkSession, *times_us: tuple[int, int]) -> DataFrame:
+    """Sessions from here to there."""
+    rows = [("t", "h", "a", begin, end, 1, 0, "/", "/") for begin, end in times_us]
+    types = {"started": "bigint", "ended": "bigint", "requests": "bigint", "errors": "bigint"}
+    made = spark.createDataFrame(rows, ", ".join(f"{n} {types.get(n, 'string')}" for n in SESSIONS.names))
+    times = {name: fn.timestamp_micros(fn.col(name)) for name in ("started", "ended")}
+    return made.withColumns(times).coalesce(1)
+
+
+class Watched(list[Minute]):
+    """Knows how often somebody went through it."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Minute]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_many_minutes_are_added_up_once_and_not_for_each_topic() -> None:
+    minutes = Watched(
+        Minute(f"topic-{n}", level, moment(0), n, 1) for n in range(20) for level in ("INFO", "ERROR")
+    )
+    (counts,) = sheets_of(Findings(minutes=minutes))
+    assert counts.rows[3] == ("topic-11", "11", "11", "22", "2", "50.0%")
+    assert minutes.passes <= 3
+
+
+@pytest.mark.parametrize("rate", ["high", None, [1], True, 1, 10**400])
 def test_an_alert_of_anybodys_is_no_mistake(tmp_path: Path, rate: Any) -> None:
     alerts = tuple(
         {"topic": "t", "minute": minute, "rate": rate, "usual_rate": rate}

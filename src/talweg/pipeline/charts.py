@@ -1,7 +1,7 @@
 """Charts of a report, drawn by matplotlib without a screen: each a PNG file of its own."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from talweg.pipeline.findings import Findings, Minute, number_in
+from talweg.pipeline.findings import ORDER, Findings, Minute, number_in
 from talweg.pipeline.levels import GRAVE, NONE, UNPARSED
 
 _COLOURS: Final = {
@@ -27,6 +27,8 @@ _COLOURS: Final = {
 _LINES: Final = ("#3a7ca5", "#d1495b", "#edae49", "#00798c", "#6d597a", "#66a182", "#8d6a4f", "#5b5b5b")
 _MINUTE: Final = 1 / (24 * 60)  # in days, which is how matplotlib counts
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FAR: Final = datetime(2200, 1, 1, tzinfo=UTC)
+_PARSED: Final = tuple(level for level in ORDER if level != UNPARSED)
 _SIZE_INCHES: Final = (9.0, 4.2)
 _TOPICS_MAX: Final = 8  # lines that can be told apart; more would only be a tangle
 _BARS_MAX: Final = 20  # topics with a bar each
@@ -44,6 +46,7 @@ _STEPS: Final = {
 }
 
 Draw = Callable[[Findings, Axes], None]
+Steps = dict[datetime, Counter[tuple[str, str]]]  # when each begins; messages by topic and level
 
 
 def draw_charts(findings: Findings, directory: Path) -> list[Path]:
@@ -73,14 +76,11 @@ def _wanted(findings: Findings) -> Iterator[tuple[str, Draw]]:
 
 
 def _by_minute(findings: Findings, axes: Axes) -> None:
-    step = _step(findings)
-    moments = sorted({_floor(each.minute, step) for each in _dated(findings)})
-    counts: Counter[tuple[str, datetime]] = Counter()
-    for each in _dated(findings):
-        counts[each.level, _floor(each.minute, step)] += each.messages
+    step, counts = _by_step(findings)
+    moments = sorted(counts)
     base = [0] * len(moments)
     for level in findings.levels:
-        heights = [counts[level, moment] for moment in moments]
+        heights = [_sum(counts[moment], levels=(level,)) for moment in moments]
         axes.bar(
             _places(moments),
             heights,
@@ -119,10 +119,10 @@ def _by_topic(findings: Findings, axes: Axes) -> None:
 
 
 def _error_rate(findings: Findings, axes: Axes) -> None:
-    step = _step(findings)
+    step, counts = _by_step(findings)
     topics = sorted(findings.topics, key=findings.messages)[-_TOPICS_MAX:]
     for topic, colour in zip(sorted(topics), _LINES, strict=False):
-        moments, rates = _rates(findings, topic, step)
+        moments, rates = _rates(counts, topic)
         axes.plot(_places(moments), rates, marker="o", markersize=3, linewidth=1.2, color=colour, label=topic)
     spikes = [(minute, number_in(each, "rate")) for each in findings.alerts if (minute := _minute(each))]
     if spikes:
@@ -134,20 +134,19 @@ def _error_rate(findings: Findings, axes: Axes) -> None:
     axes.set_ylabel("error rate")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_ylim(-0.02, 1.05)
-    _time_axis(axes, sorted({_floor(each.minute, step) for each in _dated(findings)}), step)
+    _time_axis(axes, sorted(counts), step)
     _legend(axes)
 
 
-def _rates(findings: Findings, topic: str, step: int) -> tuple[list[datetime], list[float]]:
-    parsed: Counter[datetime] = Counter()
-    errors: Counter[datetime] = Counter()
-    for each in _dated(findings):
-        if each.topic == topic and each.level != UNPARSED:
-            moment = _floor(each.minute, step)
-            parsed[moment] += each.messages
-            errors[moment] += each.messages * (each.level in GRAVE)
-    moments = sorted(parsed)
-    return moments, [errors[moment] / parsed[moment] for moment in moments]
+def _rates(counts: Steps, topic: str) -> tuple[list[datetime], list[float]]:
+    """When a topic had messages that could be parsed, and what part of them were errors."""
+    parsed = {moment: _sum(each, topic, _PARSED) for moment, each in sorted(counts.items())}
+    moments = [moment for moment, count in parsed.items() if count]
+    return moments, [_sum(counts[moment], topic, GRAVE) / parsed[moment] for moment in moments]
+
+
+def _sum(counts: Counter[tuple[str, str]], topic: str | None = None, levels: Sequence[str] = ORDER) -> int:
+    return sum(count for (name, level), count in counts.items() if topic in (None, name) and level in levels)
 
 
 def _sessions(findings: Findings, axes: Axes) -> None:
@@ -160,19 +159,24 @@ def _sessions(findings: Findings, axes: Axes) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _step(findings: Findings) -> int:
-    """Minutes that are drawn as one, so that a month can be read as well as an hour."""
-    first = min(each.minute for each in _dated(findings))
-    last = max(each.minute for each in _dated(findings))
-    return next(
+def _by_step(findings: Findings) -> tuple[int, Steps]:
+    """Minutes that are drawn as one, so that a month can be read as well as an hour: how many, and what they
+    add up to."""
+    dated = _dated(findings)
+    first, last = min(each.minute for each in dated), max(each.minute for each in dated)
+    step = next(
         (step for step in _STEPS if (last - first) / timedelta(minutes=step) < _STEPS_MAX), max(_STEPS)
     )
+    counts: Steps = defaultdict(Counter)
+    for each in dated:
+        counts[_floor(each.minute, step)][each.topic, each.level] += each.messages
+    return step, counts
 
 
 def _dated(findings: Findings) -> list[Minute]:
     """What can stand on a time axis. A time before 1970 is a clock that was never set, such as Go's of the
-    year 1: it would leave a single bar for everything else."""
-    return [each for each in findings.minutes if each.minute >= _EPOCH]
+    year 1, one far ahead a number in the wrong unit: they would leave a single bar for everything else."""
+    return [each for each in findings.minutes if _EPOCH <= each.minute < _FAR]
 
 
 def _floor(minute: datetime, step: int) -> datetime:
@@ -185,7 +189,7 @@ def _minute(alert: dict[str, object]) -> datetime | None:
         minute = datetime.fromisoformat(str(alert.get("minute"))).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-    return minute if minute >= _EPOCH else None
+    return minute if _EPOCH <= minute < _FAR else None
 
 
 def _time_axis(axes: Axes, moments: list[datetime], step: int) -> None:

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from talweg.pipeline.levels import GRAVE, LEVELS, NONE, UNPARSED
 from talweg.pipeline.sessions import sessions_table
 from talweg.pipeline.standard import lines_table
 from talweg.pipeline.table import Table
+from talweg.pipeline.times import FIRST_US, LAST_US
 
 ORDER: Final = (*LEVELS, NONE, UNPARSED)
 TOP: Final = 10
@@ -51,8 +53,8 @@ class Visit(msgspec.Struct, frozen=True):
     errors: int
 
 
-class Findings(msgspec.Struct, frozen=True):
-    """Everything that a report shows."""
+class Findings(msgspec.Struct, frozen=True, dict=True):
+    """Everything that a report shows. Sums are made once: there are as many minutes as a year has."""
 
     minutes: tuple[Minute, ...] = ()
     archived: tuple[ArchivedTopic, ...] = ()
@@ -62,27 +64,40 @@ class Findings(msgspec.Struct, frozen=True):
     visits: tuple[Visit, ...] = ()
     alerts: tuple[dict[str, Any], ...] = ()
 
+    @cached_property
+    def _messages(self) -> Counter[tuple[str | None, str | None]]:
+        """By topic and level; None stands for all of them."""
+        counted: Counter[tuple[str | None, str | None]] = Counter()
+        for each in self.minutes:
+            for topic in (each.topic, None):
+                for level in (each.level, None):
+                    counted[topic, level] += each.messages
+        return counted
+
+    @cached_property
+    def _late(self) -> Counter[str]:
+        counted: Counter[str] = Counter()
+        for each in self.minutes:
+            counted[each.topic] += each.late
+        return counted
+
     @property
     def topics(self) -> list[str]:
         """That have counts, in order."""
-        return sorted({each.topic for each in self.minutes})
+        return sorted(topic for topic, level in self._messages if topic is not None and level is None)
 
     @property
     def levels(self) -> list[str]:
         """That have counts, from the lightest to the gravest."""
-        return [level for level in ORDER if any(each.level == level for each in self.minutes)]
+        return [level for level in ORDER if (None, level) in self._messages]
 
     def messages(self, topic: str | None = None, level: str | None = None) -> int:
         """How many, of a topic or a level if one is named."""
-        return sum(
-            each.messages
-            for each in self.minutes
-            if topic in (None, each.topic) and level in (None, each.level)
-        )
+        return self._messages[topic, level]
 
     def late(self, topic: str) -> int:
         """How many came after the watermark."""
-        return sum(each.late for each in self.minutes if each.topic == topic)
+        return self._late[topic]
 
     def error_rate(self, topic: str) -> float:
         """Of the topic's messages that could be parsed."""
@@ -93,7 +108,10 @@ class Findings(msgspec.Struct, frozen=True):
 def number_in(alert: Mapping[str, object], name: str) -> float:
     """What an alert says under a name; 0 if that is no number: anybody may write to the topic."""
     value = alert.get(name)
-    return float(value) if isinstance(value, int | float) else 0.0
+    try:
+        return float(value) if isinstance(value, int | float) else 0.0
+    except OverflowError:  # an integer of hundreds of digits
+        return 0.0
 
 
 def find(archive: Path, alerts: tuple[dict[str, Any], ...] = ()) -> Findings:
@@ -114,9 +132,7 @@ def find(archive: Path, alerts: tuple[dict[str, Any], ...] = ()) -> Findings:
         archived=_archived(archive),
         errors=_commonest(errors),
         talkers=_commonest(talkers),
-        latest=tuple(
-            (_utc(row["time"]).strftime("%Y-%m-%d %H:%M:%S"), row["topic"], row["message"]) for row in latest
-        ),
+        latest=tuple((f"{row['time']:%Y-%m-%d %H:%M:%S}", row["topic"], row["message"]) for row in latest),
         visits=_visits(archive),
         alerts=alerts,
     )
@@ -130,17 +146,17 @@ def _batches(table: Table, columns: list[str]) -> Iterator[Any]:
             yield from file.iter_batches(columns=columns)
 
 
-def _rows(table: Table, columns: list[str]) -> list[dict[str, Any]]:
-    return [row for batch in _batches(table, columns) for row in batch.to_pylist()]
-
-
 def _minutes(archive: Path) -> tuple[Minute, ...]:
     messages: Counter[tuple[str, str, datetime]] = Counter()
     late: Counter[tuple[str, str, datetime]] = Counter()
-    for row in _rows(counts_table(archive), ["topic", "level", "minute", "messages", "late"]):
-        place = (row["topic"], row["level"], _utc(row["minute"]))
-        messages[place] += row["messages"]
-        late[place] += row["late"]
+    for batch in _batches(counts_table(archive), ["topic", "level", "minute", "messages", "late"]):
+        rows = batch.set_column(2, "minute", _readable(batch["minute"]))
+        # As many rows as there were batches of a minute become one before Python sees them.
+        sums = pa.Table.from_batches([rows]).group_by(["topic", "level", "minute"])
+        for row in sums.aggregate([("messages", "sum"), ("late", "sum")]).to_pylist():
+            place = (row["topic"], row["level"], row["minute"])
+            messages[place] += row["messages_sum"]
+            late[place] += row["late_sum"]
     made = (Minute(*place, count, late[place]) for place, count in messages.items())
     return tuple(sorted(made, key=lambda each: (each.minute, each.topic, ORDER.index(each.level))))
 
@@ -159,7 +175,7 @@ def _archived(archive: Path) -> tuple[ArchivedTopic, ...]:
 
 def _counted(texts: Any) -> Counter[str]:
     # What differs from line to line is quoted; the reason is what stands before it.
-    reasons = pc.replace_substring_regex(texts, r"'.*'", "…")
+    reasons = pc.replace_substring_regex(texts, r"(?s)'.*'", "…")
     return Counter({each["values"]: each["counts"] for each in pc.value_counts(reasons).to_pylist()})
 
 
@@ -169,17 +185,25 @@ def _commonest(counted: Counter[str]) -> tuple[tuple[str, int], ...]:
 
 def _latest(known: list[dict[str, Any]], grave: Any) -> list[dict[str, Any]]:
     """The latest of these and those before, the very latest first."""
-    rows = grave.select(["time", "topic", "message"]).sort_by([("time", "descending")])[:TOP].to_pylist()
-    found = [row | {"message": (row["message"] or "")[:_TEXT_MAX]} for row in rows]
+    rows = pa.table({name: grave[name] for name in ("topic", "message")} | {"time": _readable(grave["time"])})
+    newest = rows.sort_by([("time", "descending")])[:TOP].to_pylist()
+    found = [row | {"message": (row["message"] or "")[:_TEXT_MAX]} for row in newest]
     return sorted(known + found, key=lambda row: row["time"], reverse=True)[:TOP]
 
 
 def _visits(archive: Path) -> tuple[Visit, ...]:
-    return tuple(
-        Visit((row["ended"] - row["started"]).total_seconds() / 60, row["requests"], row["errors"])
-        for row in _rows(sessions_table(archive), ["started", "ended", "requests", "errors"])
-    )
+    made: list[Visit] = []
+    for batch in _batches(sessions_table(archive), ["started", "ended", "requests", "errors"]):
+        seconds = pc.seconds_between(_readable(batch["started"]), _readable(batch["ended"]))
+        columns = (seconds, batch["requests"], batch["errors"])
+        for lasted, requests, errors in zip(*(each.to_pylist() for each in columns), strict=True):
+            made.append(Visit(lasted / 60, requests, errors))
+    return tuple(made)
 
 
-def _utc(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+def _readable(moments: Any) -> Any:
+    """The same, but those outside the years 1 to 9999 at their ends: Python has no other years, and anybody
+    may give a message any timestamp."""
+    micros = pc.cast(pc.cast(moments, pa.timestamp("us", "UTC")), pa.int64())
+    bounded = pc.max_element_wise(pc.min_element_wise(micros, LAST_US), FIRST_US)
+    return pc.cast(bounded, pa.timestamp("us", "UTC"))
