@@ -16,10 +16,11 @@ from pipeline.made import frame, message, offsets
 from talweg.errors import StorageError
 from talweg.pipeline.archive import add_to_archive, archive_table, check_incarnations, read_archive
 from talweg.pipeline.compaction import compact, mergeable
-from talweg.pipeline.manifest import Manifest, TableFile, commit, merged, read_manifest
+from talweg.pipeline.manifest import VERSIONS_KEPT, Manifest, TableFile, commit, merged, read_manifest
 from talweg.pipeline.table import STAGING
 
 pytestmark = pytest.mark.xdist_group("spark")
+LONG = "t" * 249  # no topic has a longer name
 
 
 def add(spark: SparkSession, archive: Path, rows: list[tuple[Any, ...]]) -> int:
@@ -39,23 +40,26 @@ def test_messages_lie_by_topic_and_date_and_come_back_as_they_were(
         message(b"\x00a", 0, key=b"k", headers=headers),
         message(None, 1, seconds=43_200),  # midnight, so another day
         message("c", 7, topic="2026", partition=2),  # a name that looks like a number stays a name
+        message("d", 8, topic=LONG),
     ]
-    assert add(spark, archive, rows) == 3
+    assert add(spark, archive, rows) == 4
     assert {str(Path(path).parent) for path in files_on_disk(archive)} == {
         "topic=logs/date=2026-01-31",
         "topic=logs/date=2026-02-01",
         "topic=2026/date=2026-01-31",
+        f"topic={LONG}/date=2026-01-31",
     }
     found = sorted(map(tuple, read_archive(spark, archive).collect()), key=lambda row: row[4])
     assert [(row[0] and bytes(row[0]), row[1] and bytes(row[1]), *row[2:5]) for row in found] == [
         (b"k", b"\x00a", "logs", 0, 0),
         (None, None, "logs", 0, 1),
         (None, b"c", "2026", 2, 7),
+        (None, b"d", LONG, 0, 8),
     ]
     assert [(each.key, bytes(each.value)) for each in found[0][6]] == headers
     assert read_archive(spark, archive, "2026").count() == 1
     covered = archive_table(archive).manifest().covered
-    assert covered == {"logs": {0: ((0, 2),)}, "2026": {2: ((7, 8),)}}
+    assert covered == {"logs": {0: ((0, 2),)}, "2026": {2: ((7, 8),)}, LONG: {0: ((8, 9),)}}
 
 
 def test_what_comes_again_is_added_once(spark: SparkSession, archive: Path) -> None:
@@ -165,6 +169,42 @@ def test_of_many_writers_each_version_has_one(tmp_path: Path) -> None:
     last = read_manifest(tmp_path)
     assert last.version == len(last.batches) == 40
     assert not [name for name in (tmp_path / "_manifests").iterdir() if name.name.startswith(".")]
+
+
+def note(table: Path, *names: str) -> None:
+    """A version for each name, as by other writers."""
+    for name in names:
+        commit(table, lambda now, name=name: msgspec.structs.replace(now, batches={**now.batches, name: 1}))
+
+
+def test_a_writer_that_paused_does_not_take_a_number_that_was_dropped(tmp_path: Path) -> None:
+    note(tmp_path, "first")
+    asked: list[int] = []
+
+    def change(now: Manifest) -> Manifest:
+        asked.append(now.version)
+        if len(asked) == 1:  # it has read, and the others go on until nobody knows the version behind it
+            note(tmp_path, *(f"other {n}" for n in range(VERSIONS_KEPT + 5)))
+        return msgspec.structs.replace(now, batches=now.batches | {"mine": 1})
+
+    made = commit(tmp_path, change)
+    assert asked == [1, VERSIONS_KEPT + 6]
+    assert read_manifest(tmp_path) == made
+    assert len(made.batches) == made.version == VERSIONS_KEPT + 7
+
+
+def test_what_was_added_is_known_again_however_many_versions_came_meanwhile(
+    spark: SparkSession, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pause(directory: Path) -> None:
+        monkeypatch.undo()
+        note(directory.parent, *(f"other {n}" for n in range(VERSIONS_KEPT)))
+
+    # The one moment that cannot be reached from outside: its version is there, and it has not looked yet.
+    monkeypatch.setattr("talweg.pipeline.manifest.sync_directory", pause)
+    assert add(spark, archive, [message("a", 0), message("b", 1)]) == 2
+    assert archive_table(archive).manifest().rows == 2
+    assert offsets(read_archive(spark, archive)) == [("logs", 0, 0), ("logs", 0, 1)]
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"files": [{"path": "\xff"}]}'])

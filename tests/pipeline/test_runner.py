@@ -194,8 +194,11 @@ def test_a_users_table_keeps_the_columns_that_a_later_version_does_not_write(sta
         *((None, f"ROW {number}") for number in range(3, 7)),
     ]
     assert len(read_manifest(stage.archive / "mine").files) == 4  # those of the second version are one
-    with pytest.raises(StorageError, match="mine: column offset is bigint there, and would be string now"):
-        stage.run(version("CAST(offset AS STRING) AS offset"))
+    for name in ("offset", "OFFSET"):  # Spark could not tell them apart
+        with pytest.raises(
+            StorageError, match=f"mine: column {name} is bigint there, and would be string now"
+        ):
+            stage.run(version(f"CAST(offset AS STRING) AS {name}"))
 
 
 def test_a_pipeline_that_fails_says_why_and_the_others_stop(stage: Stage) -> None:

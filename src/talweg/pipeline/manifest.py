@@ -8,7 +8,7 @@ before, whole.
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -60,6 +60,11 @@ class Manifest(msgspec.Struct, frozen=True):
         """Of all files."""
         return sum(file.bytes for file in self.files)
 
+    def holds(self, files: Sequence[TableFile]) -> bool:
+        """Whether any of them is in it, or was and has been merged into others since."""
+        known = {file.path for file in self.files} | {file.path for file in self.removed}
+        return any(file.path in known for file in files)
+
     def next_offsets(self) -> dict[str, dict[int, int]]:
         """By topic and partition: the first offset behind everything that is covered."""
         return {
@@ -108,7 +113,8 @@ def read_manifest(table: Path) -> Manifest:
 def commit(table: Path, change: Callable[[Manifest], Manifest | None]) -> Manifest:
     """Add a version: what `change` makes of the newest one, or nothing if it says None. Durable on return.
 
-    `change` is asked again when another writer came first.
+    `change` is asked again when another writer came first, and when so many came behind us that nobody can
+    say whether we did. So it has to know its own work when it sees it.
     """
     for _ in range(_ATTEMPTS_MAX):
         old = read_manifest(table)
@@ -132,7 +138,7 @@ def sync_directory(path: Path) -> None:
 
 
 def _add(table: Path, manifest: Manifest) -> bool:
-    """False if there is such a version already."""
+    """False if there is such a version already, or may have been."""
     directory = table / DIRECTORY
     directory.mkdir(parents=True, exist_ok=True)
     draft = directory / f".{uuid.uuid4().hex}"
@@ -146,6 +152,11 @@ def _add(table: Path, manifest: Manifest) -> bool:
         except FileExistsError:
             return False
         sync_directory(directory)
+        if _versions(table)[-1] >= manifest.version + VERSIONS_KEPT:
+            # A version of that number may have been there and was dropped while we paused. Nobody has built
+            # on ours then, nor ever will: those that are newer stay.
+            _path(table, manifest.version).unlink(missing_ok=True)
+            return False
         return True
     finally:
         draft.unlink(missing_ok=True)

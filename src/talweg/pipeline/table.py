@@ -35,7 +35,6 @@ from talweg.pipeline.manifest import (
 
 STAGING: Final = "_staging"  # files that are being written; nobody reads there
 ROWS_PER_FILE_MAX: Final = 4_000_000
-_MARK: Final = "_by_"  # before a column that names directories, so that the column stays in the file, too
 _ATTEMPTS_MAX: Final = 20
 
 Measure = Callable[[Sequence[Path]], Coverage]  # which messages went into these files
@@ -95,12 +94,14 @@ class Table(msgspec.Struct, frozen=True):
             seen = latest_us(paths) if latest_us else {}
             seen = {topic: max(us, before.latest_us.get(topic, us)) for topic, us in seen.items()}
 
-            def change(now: Manifest) -> Manifest:
+            def change(now: Manifest) -> Manifest | None:
+                if now.holds(files):  # noqa: B023 - it is called before the loop goes on
+                    return None
                 if any(now.covered.get(topic) != before.covered.get(topic) for topic in covered):  # noqa: B023
                     raise _Overtaken
                 return msgspec.structs.replace(
                     now,
-                    files=(*now.files, *files),  # noqa: B023 - it is called before the loop goes on
+                    files=(*now.files, *files),  # noqa: B023
                     covered=joined(now.covered, covered),  # noqa: B023
                     latest_us=now.latest_us | seen,  # noqa: B023
                     incarnations=now.incarnations | dict(incarnations),
@@ -154,7 +155,7 @@ class Table(msgspec.Struct, frozen=True):
             )
 
         after = commit(self.directory, change)
-        if files and files[0] not in after.files:
+        if files and not after.holds(files):
             self._unlink(files)
             return ()
         return tuple(files)
@@ -162,12 +163,13 @@ class Table(msgspec.Struct, frozen=True):
     def _write(self, rows: DataFrame) -> tuple[list[TableFile], list[Path]]:
         """Files of their own, durable and where they belong; nobody sees them until they are committed."""
         staging = self.directory / STAGING / uuid.uuid4().hex
-        marked = rows.withColumns({f"{_MARK}{name}": fn.col(name) for name in self.by})
-        kept = [name for name in self.schema.names if name in marked.columns]
-        assert kept == self.schema.names, f"{set(self.schema.names) - set(kept)} missing"
-        writer = marked.select(*kept, *(f"{_MARK}{name}" for name in self.by)).write
-        if self.by:
-            writer = writer.partitionBy(*(f"{_MARK}{name}" for name in self.by))
+        # Copies of the columns that name directories, so that these stay in the files, too. By their numbers:
+        # a topic's name may be so long that there is no room for a longer word before it.
+        marks = {str(number): fn.col(name) for number, name in enumerate(self.by)}
+        assert set(self.schema.names) <= set(rows.columns), f"{rows.columns} are not {self.schema.names}"
+        writer = rows.withColumns(marks).select(*self.schema.names, *marks).write
+        if marks:
+            writer = writer.partitionBy(*marks)
         writer.option("maxRecordsPerFile", ROWS_PER_FILE_MAX).parquet(str(staging))
         try:
             return self._settle(staging)
@@ -181,8 +183,9 @@ class Table(msgspec.Struct, frozen=True):
             rows = pq.read_metadata(source).num_rows
             if not rows:
                 continue
-            place = Path(*(part.removeprefix(_MARK) for part in source.relative_to(staging).parent.parts))
-            target = self.directory / place / f"{uuid.uuid4().hex}.parquet"
+            values = (part.partition("=")[2] for part in source.relative_to(staging).parent.parts)
+            place = (f"{name}={value}" for name, value in zip(self.by, values, strict=True))
+            target = self.directory.joinpath(*place, f"{uuid.uuid4().hex}.parquet")
             target.parent.mkdir(parents=True, exist_ok=True)
             with source.open("rb") as file:
                 os.fsync(file.fileno())
@@ -210,9 +213,11 @@ def check_columns(spark: SparkSession, table: Table) -> None:
     """Raises StorageError if a column has another type than in the files that are there: nobody could read
     both. Columns may come and go."""
     paths = table.paths(table.manifest())
-    there = {field.name: field.dataType for field in _read_all(spark, paths).schema.fields} if paths else {}
+    fields = _read_all(spark, paths).schema.fields if paths else ()
+    there = {field.name.lower(): field.dataType for field in fields}  # Spark does not look at capitals
     for field in table.schema.fields:
-        then, now = there.get(field.name, field.dataType).simpleString(), field.dataType.simpleString()
+        known = there.get(field.name.lower(), field.dataType)
+        then, now = known.simpleString(), field.dataType.simpleString()
         if then != now:
             raise StorageError(
                 f"{table.directory}: column {field.name} is {then} there, and would be {now} now; cast it, "
