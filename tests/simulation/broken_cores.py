@@ -14,6 +14,7 @@ from talweg.errors import CorruptBatch, OutOfSequence
 from talweg.raft import (
     Append,
     AppendReply,
+    Entries,
     Entry,
     HardState,
     Heartbeat,
@@ -22,6 +23,7 @@ from talweg.raft import (
     ReadReady,
     Role,
     VoteReply,
+    beginning_at,
     election,
     following,
     leading,
@@ -170,6 +172,18 @@ def any_overlap_truncates() -> AbstractContextManager[None]:
             yield
 
     return both()
+
+
+def runs_that_begin_alike_are_alike() -> AbstractContextManager[None]:
+    """A follower that has the first entries of a run is held to have all of it."""
+
+    def new_entries(raft: Raft, entries: Entries) -> Entries:
+        for piece in entries:
+            if raft.log.term(piece.index) != piece.term:
+                return beginning_at(entries, piece.index)
+        return []
+
+    return patched(following, _new_entries=new_entries)
 
 
 def truncation_goes_below_the_commit_index() -> AbstractContextManager[None]:

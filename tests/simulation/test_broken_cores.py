@@ -69,6 +69,7 @@ MISTAKES = [
     ),
     Mistake(broken_cores.any_log_is_up_to_date),
     Mistake(broken_cores.any_overlap_truncates),
+    Mistake(broken_cores.runs_that_begin_alike_are_alike, first=6),
     Mistake(broken_cores.truncation_goes_below_the_commit_index),
     Mistake(broken_cores.old_terms_are_committed_by_counting, first=4),
     Mistake(

@@ -20,6 +20,7 @@ from talweg.testing.simulation.describe import describe
 from talweg.testing.simulation.disk_trouble import TroubledFiles
 from talweg.testing.simulation.durable import DurableLog
 from talweg.testing.simulation.history import Violation
+from talweg.testing.simulation.runs import is_within_a_run
 from talweg.testing.simulation.schedule import TICK_US, Action
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Broker:
         self.late_reads = 0.05  # share of reads for followers whose result comes late
         self.configurations: list[tuple[int, Configuration]] = []  # in its log when it was last up
         self._rotten: list[tuple[str, int, int]] = []  # file, position, the wrong byte
+        self.once_in_a_run: Action | None = None  # to be done when a run is applied in part
         self._cluster = cluster
         self._random = random
         self._backlog: list[Action] = []  # what came while it was paused
@@ -193,7 +195,11 @@ class Broker:
     def deliver(self, message: Message) -> None:
         """A message has arrived."""
         if self.up:
-            self.do(describe(message), lambda: self._running().step(message))
+            self.do(describe(message), lambda: self._take(message))
+
+    def _take(self, message: Message) -> None:
+        self._cluster.invariants.arriving(self, message)
+        self._running().step(message)
 
     def lose_contact(self, peer: int, delay_us: int) -> None:
         """Its connection to a peer breaks a little later."""
@@ -266,6 +272,9 @@ class Broker:
     def _pump(self) -> None:
         replica = self._running()
         replica.pump()
+        if self.once_in_a_run is not None and is_within_a_run(replica.raft.log, replica.raft.applied_index):
+            action, self.once_in_a_run = self.once_in_a_run, None
+            action()
         messages, replica.outbox = replica.outbox, []
         for message in messages:
             self._cluster.invariants.leaving(self, message)

@@ -120,6 +120,9 @@ class Producer(Client):
         self.producer_id = number if random.random() < 0.85 else -1
         self.epoch = 0 if random.random() < 0.6 else -1
         self.window = random.randrange(1, 4) if self.epoch >= 0 and self.producer_id >= 0 else 1
+        self.at_once = cluster.profile.batches_at_once
+        if self.window > 1:
+            self.window = max(self.window, self.at_once)
         self.pause_ticks = cluster.profile.pause_between_batches_ticks
         self._next_sequence = 0
         self._open: list[Batch] = []  # not yet acknowledged, oldest first
@@ -138,7 +141,7 @@ class Producer(Client):
         if self.epoch >= 0 and self.random.random() < 0.02:
             self._begin_epoch()
         fresh: list[Batch] = []
-        while self._may_send_ahead() and len(fresh) < 2:
+        while self._may_send_ahead() and len(fresh) < self.at_once:
             batch = self._make()
             self._open.append(batch)
             fresh.append(batch)

@@ -9,14 +9,17 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from talweg.raft import (
+    Append,
     AppendReply,
     Configuration,
+    Entry,
     HardState,
     InstallSnapshot,
     Message,
     Raft,
     RequestVote,
     Role,
+    Run,
     VoteReply,
     singly,
 )
@@ -24,6 +27,7 @@ from talweg.replication.replica import Replica
 from talweg.storage import Write
 from talweg.testing.simulation.durable import DurableLog
 from talweg.testing.simulation.history import History, Violation
+from talweg.testing.simulation.runs import RunCuts
 
 
 class Watched(Protocol):
@@ -57,6 +61,7 @@ class _Seen:
         self.last_term = 0
         self.recovering = False
         self.terms: list[int] = []  # of the log, from start_index + 1 on
+        self.at_hand: list[Entry | Run] = []  # of the log, when it last changed
 
 
 class Leadership(NamedTuple):
@@ -75,6 +80,7 @@ class Invariants:
         self.acknowledged_offset = 0  # first offset after everything that was acknowledged
         self.acknowledged_positions: dict[str, int] = {}
         self._counts = counts
+        self._cuts = RunCuts(counts)
         self._seen: dict[int, _Seen] = {}
         self._leaders: dict[int, Leadership] = {}  # by term
         self._votes: dict[tuple[int, int], int] = {}  # (broker, term) → candidate
@@ -167,6 +173,8 @@ class Invariants:
         for entry in singly(log.tail(first_index)) if first_index <= log.last_index else []:
             self.history.entry_seen(broker.number, entry, previous_term)
             previous_term = entry.term
+        self._cuts.log_changed(seen.at_hand, log, index)
+        seen.at_hand = log.at_hand()
         seen.last_index, seen.last_term = log.last_index, log.last_term
 
     def _start_changed(self, broker: Watched, raft: Raft, seen: _Seen) -> None:
@@ -239,6 +247,7 @@ class Invariants:
         if replica.raft.has_ready:
             return  # an installed snapshot reaches the state with the next Ready
         seen.applied_index = index
+        self._cuts.applied(replica.raft.log, index)
         if replica.state.to_bytes() != self.history.states[index]:
             raise Violation(f"the state of broker {broker.number} as of entry {index} is not that of others")
 
@@ -265,8 +274,16 @@ class Invariants:
                 self._counts["rejections"] += 1
             case InstallSnapshot():
                 self._counts["installs sent"] += 1
+            case Append(entries=[_, *_]):
+                assert broker.replica is not None
+                self._cuts.append_leaves(broker.replica.raft.log, message)
             case _:
                 pass
+
+    def arriving(self, broker: Watched, message: Message) -> None:
+        """A message is about to be handed to a replica."""
+        if isinstance(message, Append) and broker.replica is not None:
+            self._cuts.append_comes(broker.replica.raft, message)
 
     def wiped(self, broker: int) -> None:
         """It has lost its disk. Votes that it gave itself were its own to count, and nobody counts them now;

@@ -1,5 +1,6 @@
 """The people (and the manager) who run the cluster: members come and go, leadership moves, logs are cut."""
 
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -131,6 +132,10 @@ class Operator:
         up = [broker for broker in self._cluster.brokers.values() if broker.up]
         if not up:
             return
+        if self._cluster.profile.batches_at_once > 2 and self._random.random() < 0.5:
+            for each in up:
+                each.once_in_a_run = partial(self._cut_a_run, each)
+            return
         broker = self._random.choice(up)
         bytes_max = self._random.choice((0, 0, 500, 2000))
 
@@ -143,14 +148,23 @@ class Operator:
             index = replica.retention_index(bytes_max=bytes_max, before_timestamp=None)
             if index is not None:
                 # Other things may happen to the log before it is cut.
-                delay_us = self._random.choice((0, self._random.randrange(20 * TICK_US)))
-                broker.later(delay_us, f"cuts at {index}", lambda: cut(index))
+                self._cut_later(broker, index, self._random.choice((0, self._random.randrange(20 * TICK_US))))
 
-        def cut(index: int) -> None:
+        broker.do(f"looks what goes beyond {bytes_max} bytes", look)
+
+    def _cut_a_run(self, broker: "Broker") -> None:
+        # A run is seldom applied in part, and not for long.
+        replica = broker.replica
+        assert replica is not None
+        replica.snapshot_now()
+        self._cut_later(broker, replica.raft.applied_index, self._random.randrange(TICK_US))
+
+    def _cut_later(self, broker: "Broker", index: int, delay_us: int) -> None:
+        def cut() -> None:
             assert broker.replica is not None
             self._cluster.counts["retentions"] += broker.replica.drop_head(index)
 
-        broker.do(f"looks what goes beyond {bytes_max} bytes", look)
+        broker.later(delay_us, f"cuts at {index}", cut)
 
 
 def _raft(broker: "Broker") -> Raft:

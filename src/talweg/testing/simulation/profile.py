@@ -9,6 +9,7 @@ from random import Random
 import msgspec
 
 from talweg.raft import Settings
+from talweg.replication.state import RECENT_BATCHES
 from talweg.testing.simulation.network import Weather
 from talweg.testing.simulation.schedule import TICK_US
 
@@ -65,6 +66,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     consumers: int = 1
     readers: int = 1
     pause_between_batches_ticks: int = 12
+    batches_at_once: int = 2  # by one producer, at most: what comes together is a run
     client_timeout_ticks: int = 40  # without an answer: try again
     transactors: int = 0
 
@@ -101,8 +103,12 @@ def draw_profile(random: Random) -> Profile:
         client_timeout_ticks=random.choice((8, 20, 40)),
         transactors=random.choice((0, 0, 1, 2)),
     )
-    # Without dice of its own, so that seeds without a journal are what they were before there was one.
-    return msgspec.structs.replace(profile, journal_bytes=(0, 1500, 8000)[profile.duration_ticks % 3])
+    # Without dice of their own, so that seeds without a journal, or without many batches at once, are what
+    # they were before there was such a thing.
+    journal, at_once = profile.duration_ticks % 3, profile.duration_ticks // 3 % 3
+    return msgspec.structs.replace(
+        profile, journal_bytes=(0, 1500, 8000)[journal], batches_at_once=(2, 2, RECENT_BATCHES)[at_once]
+    )
 
 
 def draw_weather(random: Random) -> Weather:
