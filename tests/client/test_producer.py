@@ -395,6 +395,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"value": b"", "headers": "ab"}, TypeError, "headers: expected"),
     ({"value": b"", "headers": {"a": 1}}, TypeError, "header 'a'"),
     ({"value": b"", "headers": {"\udcff": b""}}, UnicodeEncodeError, "surrogates"),
+    ({"value": b"", "headers": [("", b"")] * 10_001}, BatchTooLarge, "10001 headers, at most 10000"),
     ({"value": b"x" * 1001}, BatchTooLarge, "1001 bytes; message_bytes_max allows 1000"),
     ({"value": b"x" * 999, "headers": {"ab": None}}, BatchTooLarge, "message_bytes_max"),
     ({"value": b"", "topic": "no such name"}, BadTopicName, "no such name"),
@@ -433,6 +434,9 @@ def test_arrow_that_cannot_be_sent_is_refused(producer: Any, topic: str) -> None
         producer.send_arrow(topic, pa.table({"key": ["a"]}))
     with pytest.raises(BadRequest, match="'value' is int64"):
         producer.send_arrow(topic, pa.table({"value": [1]}))
+    headers = pa.array([[("", b"")], [("", b"")] * 10_001], pa.map_(pa.string(), pa.binary()))
+    with pytest.raises(BatchTooLarge, match="10001 headers, at most 10000"):
+        producer.send_arrow(topic, pa.table({"value": ["a", "b"], "headers": headers}))
 
 
 @pytest.mark.parametrize(

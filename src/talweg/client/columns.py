@@ -11,7 +11,7 @@ from crc32c import crc32c
 from talweg.client.draft import check_size
 from talweg.errors import BatchTooLarge
 from talweg.records import MESSAGES_MAX
-from talweg.records.columns import check_schema, data_bytes_of, has_short_offsets, to_binary
+from talweg.records.columns import check_headers_of, check_schema, data_bytes_of, has_short_offsets, to_binary
 
 _ROW_BYTES = 8  # an element's offset, and a little
 
@@ -82,6 +82,8 @@ def checked_columns(given: Any, message_bytes_max: int) -> list[Any]:
         value = plain.column("value")
         if data_bytes_of(value) > message_bytes_max:  # else none of them can be larger
             check_size(pc.max(pc.binary_length(value)).as_py() or 0, message_bytes_max)
+        if "headers" in plain.schema.names:
+            check_headers_of(plain.column("headers"))
         made.append(plain)
     return made
 

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from talweg.client.producer_settings import MESSAGE_BYTES
 from talweg.errors import BatchTooLarge
+from talweg.records.columns import check_headers
 
 Content = bytes | bytearray | memoryview | str | None
 """A value or a key: bytes, in whatever holds them, or text that is sent as UTF-8, or nothing."""
@@ -117,4 +118,5 @@ def _pairs(headers: Headers) -> HeaderPairs:
             raise TypeError("headers: expected a mapping, or pairs of a str and bytes, str or None")
         pair[0].encode()  # raises now what would fail its whole batch later
         made.append((pair[0], as_bytes(f"header {pair[0]!r}", pair[1])))
+    check_headers(len(made))  # likewise
     return tuple(made)

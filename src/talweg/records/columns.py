@@ -190,13 +190,18 @@ def check_headers(count: int) -> None:
         raise BatchTooLarge(f"a message with {count} headers, at most {HEADERS_MAX} are accepted")
 
 
+def check_headers_of(column: Any) -> None:
+    """Raise BatchTooLarge if a message of the column has more headers than one may have."""
+    check_headers(pc.max(_list_lengths([_as_lists(chunk) for chunk in chunks_of(column)])).as_py() or 0)
+
+
 def to_headers(column: Any) -> tuple[Any, Any, Any]:
     """A column of headers as Int32 offsets (one more than messages), StringArray and BinaryArray.
 
     The last two have an element for each header. A null list is an empty one.
     """
     chunks = [_as_lists(chunk) for chunk in chunks_of(column)]
-    lengths = joined([pc.fill_null(pc.list_value_length(chunk), 0) for chunk in chunks], pa.int32())
+    lengths = _list_lengths(chunks)
     ends = pc.cumulative_sum(lengths.cast(pa.int64()))
     headers = ends[-1].as_py() if len(ends) else 0
     if 8 * headers > RAW_BYTES_MAX:
@@ -215,6 +220,10 @@ def to_headers(column: Any) -> tuple[Any, Any, Any]:
         return offsets, keys.cast(pa.string()), values
     except pa.ArrowInvalid:
         raise CorruptBatch("column 'headers' has a key that is not UTF-8") from None
+
+
+def _list_lengths(lists: list[Any]) -> Any:
+    return joined([pc.fill_null(pc.list_value_length(each), 0) for each in lists], pa.int32())
 
 
 def _as_lists(array: Any) -> Any:

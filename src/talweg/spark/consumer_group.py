@@ -22,9 +22,8 @@ class ConsumerGroup:
         self._name = name  # None: nothing is shown
         self._keep_bytes = keep_bytes
         self._committed: dict[str, Any] | None = None
-        self._begun: set[str] = (
-            set()
-        )  # topics that the query has just begun with: nothing is committed there yet
+        # Topics that the query has just begun with: nothing is committed there yet.
+        self._begun: set[str] = set()
 
     def begin(self, topics: Iterable[str]) -> None:
         """The query begins with these. Another one of the same name may have come further: its positions go
