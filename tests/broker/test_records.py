@@ -18,6 +18,7 @@ from talweg.errors import (
     BatchTooLarge,
     BodyTooLarge,
     CorruptBatch,
+    DamagedLog,
     GroupNotFound,
     NotLeader,
     OffsetOutOfRange,
@@ -391,3 +392,29 @@ def test_retention_waits_for_a_consumer_that_asked_for_it_up_to_a_size(tmp_path:
             await wait_until(lambda: replica.start_offset > 18)
 
     run(test())
+
+
+def rot(directory: Path, value: bytes) -> None:
+    """Change one bit in the header of the frame that holds it."""
+    files = [each for each in directory.rglob("*") if each.is_file()]
+    (segment,) = [each for each in files if value in each.read_bytes()]
+    content = bytearray(segment.read_bytes())
+    content[content.index(value) - 80] ^= 1
+    segment.write_bytes(content)
+
+
+def test_a_log_that_rotted_says_so_in_words_that_the_call_declares(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, count=1) as brokers:
+            asking = Asking(brokers, await brokers.topic())
+            await asking.post(batch(b"a" * 1000))
+            await asking.post(batch(b"b" * 1000))
+            assert len(await all_values(asking)) == 2
+            rot(tmp_path, b"a" * 1000)
+            with pytest.raises(DamagedLog):
+                await asking.get("offset=0")
+
+    run(test())
+    assert "does not declare" not in caplog.text

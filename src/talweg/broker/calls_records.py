@@ -11,6 +11,7 @@ from talweg.errors import (
     BadRequest,
     BatchTooLarge,
     CorruptBatch,
+    DamagedLog,
     Forbidden,
     GroupNotFound,
     Incomplete,
@@ -74,7 +75,7 @@ REQUEST_RAW_BYTES_MAX: Final = (
     1 << 30
 )  # of all frames of a request: to check them they are decompressed, in turn
 
-LEADER_ERRORS: Final = (GroupNotFound, NotLeader, NoQuorum, Unavailable, StorageError)
+LEADER_ERRORS: Final = (GroupNotFound, NotLeader, NoQuorum, Unavailable, StorageError, DamagedLog)
 WRITE_ERRORS: Final = (*LEADER_ERRORS, Overloaded, StorageFull, Undecided)
 
 
