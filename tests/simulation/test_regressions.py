@@ -31,6 +31,7 @@ FOUND = {
     3040: "whoever alone held the change that removed it did not stand, and kept the others from winning",
     103809: "the simulation held a vote against a replica that it had given itself before it lost its disk",
     4032: "entries to be applied could not be read for a moment, and that stopped the replica for good",
+    5011354: "a snapshot was to be saved behind damage that a reader had found meanwhile",
 }
 
 

@@ -80,6 +80,8 @@ def test_damage_is_reported_and_never_passed_over(
         assert len(store.read_frames(0, ALL, 9)) == 4
         with pytest.raises(DamagedLog):
             store.write(Write(entries=batches(10, 10)))
+        with pytest.raises(DamagedLog, match="entry 5"):
+            store.save_snapshot(Snapshot(9, 1, MEMBERS, b"behind it"))
         check_the_sound_part(store.summary())
         assert [mark.index for mark in store.snapshots()] == [3]
         store.write(Write(hard_state=HardState(1, None, recovering=True)))

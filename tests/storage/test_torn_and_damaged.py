@@ -1,5 +1,6 @@
 """A torn tail is cut; damage is reported and left alone. On segment files."""
 
+import re
 from random import Random
 
 import pytest
@@ -380,6 +381,24 @@ def test_snapshots_of_what_was_damaged_go_with_it() -> None:
     store.cut_damage()
     assert [mark.index for mark in store.snapshots()] == [5]
     assert open_log(files).summary().damage is None
+
+
+def test_no_snapshot_is_kept_behind_damage_that_a_reader_has_found() -> None:
+    files, entries = written(60)
+    path = log_files(files)[1]
+    store = open_log(files)
+    files.flip(path, 300)
+    with pytest.raises(DamagedLog):
+        contents(store)
+    damage = store.summary().damage
+    assert damage is not None
+    with pytest.raises(DamagedLog, match=re.escape(damage.detail)):
+        store.save_snapshot(snapshot_at(entries[damage.index - 1]))
+    with pytest.raises(DamagedLog):
+        store.save_snapshot(snapshot_at(entries[-1]))
+    sound = snapshot_at(entries[damage.index - 2])
+    store.save_snapshot(sound)
+    assert store.snapshot() == sound
 
 
 def test_an_installed_snapshot_replaces_damage_with_all_the_rest() -> None:

@@ -123,7 +123,8 @@ class LogStore(ABC):
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keep a snapshot of the state as of `snapshot.index`, which must be in the log. Durable.
 
-        A store may give up some of the older ones, but neither the one at the log's start nor the newest.
+        Raises DamagedLog if it lies behind damage that a reader has found. A store may give up some of the
+        older ones, but neither the one at the log's start nor the newest.
         """
 
     @abstractmethod

@@ -203,10 +203,16 @@ class SegmentStore(LogStore):
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keep a snapshot of the state as of `snapshot.index`, which must be in the log. Durable."""
-        summary = self.summary()
-        assert summary.start_index <= snapshot.index <= summary.last_index, "a snapshot of what is not there"
         doing = f"saving a snapshot in {self._log.directory}"
-        self._change(doing, lambda: self._log.save_snapshot(snapshot))
+        self._change(doing, lambda: self._save_snapshot(snapshot))
+
+    def _save_snapshot(self, snapshot: Snapshot) -> None:
+        log, view = self._log, self._log.view
+        assert view.start_index <= snapshot.index <= view.last_index, "a snapshot of what is not there"
+        # A reader may have come upon damage since the snapshot was taken: it would go with what lies there.
+        if log.sound_end is not None and log.sound_end.damage.index <= snapshot.index:
+            raise DamagedLog(log.sound_end.damage.detail)
+        log.save_snapshot(snapshot)
 
     def drop_head(self, index: int) -> None:
         """Forget the log up to and including `index`, where a snapshot is kept. Older snapshots go too."""

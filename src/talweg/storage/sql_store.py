@@ -171,6 +171,7 @@ class SqlStore(LogStore):
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keep a snapshot; one at the same index gives way to it."""
         with self._reader.lock:
+            self._reader.refuse_damaged(snapshot.index, snapshot.index)
             with self._changing() as change:
                 self._database.refuse_if_full(change.connection, len(snapshot.state))
                 place = self._reader.place(change.connection, change.start, snapshot.index)
