@@ -96,14 +96,6 @@ def test_every_message_comes_back_as_it_was(message: Message) -> None:
     assert list(wire.read_packet(packet, 3, 9)) == [(GROUP, message)]
 
 
-def test_large_parts_are_sent_as_they_are_and_small_ones_together() -> None:
-    large = bytes(wire._LARGE_PART_BYTES)
-    gathered = wire.gathered([b"a", b"b", large, b"c", large, large, b"d", b"e"])
-    assert gathered == [b"ab", large, b"c", large, large, b"de"]
-    assert gathered[1] is large
-    assert wire.gathered([b"a", b"b", b"c"]) == [b"abc"]
-
-
 def test_entries_that_two_brokers_are_sent_together_are_put_together_once() -> None:
     def append(target: int, first: int = 9, count: int = 3, term: int = 4) -> Append:
         entries = [records_entry(index, term) for index in range(first, first + count)]

@@ -1,7 +1,7 @@
 """Disks that are full, write short or fail: nothing is lost, nothing half done is seen. On segment files."""
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -145,6 +145,24 @@ def test_a_missing_index_on_a_full_disk_is_done_without() -> None:
 
 
 # Short writes
+
+
+@pytest.mark.parametrize("write_bytes_max", [5_000, 40_500, 81_000])
+def test_short_writes_of_many_large_frames_are_gone_on_with(write_bytes_max: int) -> None:
+    files = SimulatedFiles()
+    store = SegmentStores(files).open(GROUP, 1)
+    make = LogMaker()
+    entries = [*make.batches(2), *make.batches(3, value_bytes=40_000), *make.batches(2), make.noop()]
+    entries += make.batches(300, value_bytes=40_000)
+    write(store, entries[0])
+    changes = files.changes
+    store.write(Write(entries=entries[1:-1]))
+    assert files.changes - changes == 2, "for 306 frames"
+    files.write_bytes_max = write_bytes_max
+    write(store, entries[-1])
+    store.write(Write(truncate_from=2, entries=entries[1:]))
+    files.restart()
+    assert contents(SegmentStores(files).open(GROUP, 1)) == entries
 
 
 @pytest.mark.parametrize("write_bytes_max", [1, 7, 100, 1_000])
@@ -430,6 +448,9 @@ class SmallFile:
         if room <= 0:
             raise OSError(errno.ENOSPC, "No space left on device")
         return self._file.write_at(data[:room], position)
+
+    def write_parts_at(self, parts: Sequence[bytes | memoryview], position: int) -> int:
+        return self.write_at(b"".join(parts), position)
 
 
 def test_a_full_disk_of_real_files_is_survived_too(tmp_path: Path) -> None:

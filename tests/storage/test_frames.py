@@ -12,6 +12,7 @@ from talweg.storage.frames import (
     entries_in,
     entry_of,
     frame_of,
+    gathered,
     record_frames,
 )
 
@@ -43,6 +44,14 @@ def test_every_other_entry_is_a_frame_already() -> None:
     for entry in (make.records(b"a"), make.positions()):
         assert frame_of(entry, 0) is entry.payload
         assert entry_of(read_header(entry.payload), entry.payload) == entry
+
+
+def test_large_parts_are_moved_as_they_are_and_small_ones_together() -> None:
+    large = bytes(LARGE_FRAME_BYTES)
+    made = gathered([b"a", b"b", large, b"c", large, large, b"d", b"e"])
+    assert made == [b"ab", large, b"c", large, large, b"de"]
+    assert made[1] is large
+    assert gathered([b"a", b"b", b"c"]) == [b"abc"]
 
 
 def test_kinds_are_plain_numbers_again() -> None:

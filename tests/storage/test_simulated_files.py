@@ -38,6 +38,8 @@ def test_bytes_are_read_where_they_were_written(files: Files) -> None:
     assert file.read_at(100, 0) == b"HEllo\0\0\0!"
     assert file.read_at(3, 1) == b"Ell"
     assert file.read_at(3, 50) == b""
+    assert file.write_parts_at([b"L", memoryview(b"LO, w"), b"orld"], 2) == 10
+    assert file.read_at(100, 0) == b"HELLO, world"
     file.close()
     file.close()
     assert files.open("file").read_at(2, 0) == b"HE"

@@ -15,6 +15,7 @@ from typing import cast
 
 from talweg.errors import CorruptBatch
 from talweg.replication import wire
+from talweg.storage.frames import gathered
 
 _LENGTH = struct.Struct("<I")
 SEND_BUFFER_BYTES_MAX = 64 << 20  # beyond that packets are dropped, as if the network had lost them
@@ -215,7 +216,7 @@ class _Connection(asyncio.BufferedProtocol):
             return False
         if transport.get_write_buffer_size() > SEND_BUFFER_BYTES_MAX:
             return False
-        transport.writelines(wire.gathered(parts))
+        transport.writelines(gathered(parts))
         return True
 
     def abort(self) -> None:

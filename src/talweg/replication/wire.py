@@ -16,7 +16,6 @@ carries what they have to say to each other at that moment.
 
 import struct
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from typing import Any
 
 from talweg.errors import CorruptBatch
@@ -35,10 +34,9 @@ from talweg.raft import (
     TimeoutNow,
     VoteReply,
 )
-from talweg.storage.frames import entries_in, frames_of
+from talweg.storage.frames import entries_in, frames_of, gathered
 
 VERSION = 1
-_LARGE_PART_BYTES = 32 << 10  # from this size on a part is sent without being copied first
 PACKET_BYTES_MAX = 128 << 20  # an Append holds one entry at least, whatever its size
 
 _HELLO = struct.Struct("<6sHQ")
@@ -107,20 +105,6 @@ def fits(snapshot: Snapshot) -> bool:
     _, fields = _FIELDS[InstallSnapshot]
     overhead_bytes = _HEAD.size + fields.size + len(snapshot.configuration.to_bytes())
     return overhead_bytes + len(snapshot.state) <= PACKET_BYTES_MAX
-
-
-def gathered(parts: list[bytes]) -> list[bytes]:
-    """The same bytes: large parts as they are, what lies between them joined.
-
-    To write a vector of many small ones costs more than the copy.
-    """
-    if max(map(len, parts), default=0) < _LARGE_PART_BYTES:
-        return [b"".join(parts)]
-    made: list[bytes] = []
-    for large, run in groupby(parts, lambda part: len(part) >= _LARGE_PART_BYTES):
-        like = list(run)
-        made += like if large else [b"".join(like)]
-    return made
 
 
 def _packet(*parts: bytes) -> bytes:

@@ -8,7 +8,7 @@ layout never changes, so that a later version of Talweg is recognised and never 
 
 import errno
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from crc32c import crc32c
 
@@ -56,6 +56,16 @@ def write_all(file: File, data: bytes | memoryview, position: int) -> None:
         if more <= 0:
             raise OSError(errno.ENOSPC, "the disk takes no more bytes")
         taken += more
+
+
+def write_all_parts(file: File, parts: Sequence[bytes], position: int) -> None:
+    """The same of several, one behind the other, in one call if it takes them all."""
+    taken = file.write_parts_at(parts, position)
+    for part in parts:
+        if taken < len(part):
+            write_all(file, memoryview(part)[taken:], position + taken)
+        position += len(part)
+        taken = max(taken - len(part), 0)
 
 
 def read_some(file: File, size: int, position: int) -> bytes:

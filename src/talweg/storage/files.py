@@ -9,7 +9,7 @@ import fcntl
 import mmap
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +21,9 @@ class File(Protocol):
 
     def write_at(self, data: bytes | memoryview, position: int) -> int:
         """Write some or all of it; returns how much was taken (it may be less). Raises OSError."""
+
+    def write_parts_at(self, parts: Sequence[bytes | memoryview], position: int) -> int:
+        """The same of several, one behind the other."""
 
     def read_at(self, size: int, position: int) -> bytes:
         """Up to `size` bytes; fewer at the end of the file."""
@@ -82,6 +85,9 @@ class RealFile:
 
     def write_at(self, data: bytes | memoryview, position: int) -> int:
         return os.pwrite(self._descriptor, data, position)
+
+    def write_parts_at(self, parts: Sequence[bytes | memoryview], position: int) -> int:
+        return os.pwritev(self._descriptor, parts, position)
 
     def read_at(self, size: int, position: int) -> bytes:
         return os.pread(self._descriptor, size, position)

@@ -10,7 +10,7 @@ Small ones that follow one another are moved as a `Run`. Its notes are those of 
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 from talweg.errors import CorruptBatch
 from talweg.raft import CONFIGURATION, Entries, Entry, Run
@@ -38,6 +38,20 @@ def frames_of(entries: Entries) -> list[bytes]:
         entry.payload if isinstance(entry, Run) or entry.kind > LAST_BARE_KIND else frame_of(entry, 0)
         for entry in entries
     ]
+
+
+def gathered(parts: Sequence[bytes]) -> list[bytes]:
+    """The same bytes, for one call that takes several: large parts as they are, small ones joined.
+
+    To hand over a vector of many small ones costs more than the copy.
+    """
+    if max(map(len, parts), default=0) < LARGE_FRAME_BYTES:
+        return [b"".join(parts)]
+    made: list[bytes] = []
+    for large, run in groupby(parts, lambda part: len(part) >= LARGE_FRAME_BYTES):
+        like = list(run)
+        made += like if large else [b"".join(like)]
+    return made
 
 
 def entry_of(header: Header, frame: bytes) -> Entry:

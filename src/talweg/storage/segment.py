@@ -6,9 +6,10 @@ is made; so whatever is missing from a sealed segment was lost later, and is dam
 
 from collections.abc import Sequence
 
-from talweg.storage.checked_file import write_all
+from talweg.storage.checked_file import write_all, write_all_parts
 from talweg.storage.contents import Contents, Mark
 from talweg.storage.files import File
+from talweg.storage.frames import LARGE_FRAME_BYTES, gathered
 from talweg.storage.handles import Handles
 from talweg.storage.journal_format import Append
 
@@ -16,7 +17,7 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 
 _JOINED_BYTES_MAX = 1 << 20  # smaller frames are joined up to this size, to be written at once
-_LARGE_FRAME_BYTES = 32 << 10  # from this size on a frame is written without being copied first
+_PARTS_MAX = 256  # of one call, if any is large; Linux takes 1,024
 
 
 def log_name(base_index: int) -> str:
@@ -175,24 +176,19 @@ class Tail:
 
 
 def write_frames(file: File, frames: Sequence[bytes], position: int) -> None:
-    """Write frames one after another: in as few calls as possible, without a copy of what is large."""
+    """Write frames one after another: in as few calls as possible, without a copy of what is large.
+
+    Few, because after each of them this thread waits for the interpreter, which others are busy with.
+    """
     largest_bytes = max(map(len, frames), default=1)
-    if largest_bytes < _LARGE_FRAME_BYTES:
+    if largest_bytes < LARGE_FRAME_BYTES:
         count = _JOINED_BYTES_MAX // largest_bytes
         for first in range(0, len(frames), count):
             joined = b"".join(frames[first : first + count])
             write_all(file, joined, position)
             position += len(joined)
         return
-    small: list[bytes] = []  # those since the last large one
-    for frame in frames:
-        if len(frame) < _LARGE_FRAME_BYTES:
-            small.append(frame)
-            continue
-        if small:
-            write_frames(file, small, position)
-            position += sum(map(len, small))
-            small = []
-        write_all(file, frame, position)
-        position += len(frame)
-    write_frames(file, small, position)
+    for first in range(0, len(frames), _PARTS_MAX):
+        parts = gathered(frames[first : first + _PARTS_MAX])
+        write_all_parts(file, parts, position)
+        position += sum(map(len, parts))

@@ -21,6 +21,7 @@ of his own.
 
 import errno
 import os
+from collections.abc import Sequence
 from random import Random
 
 from talweg.testing.disk_nodes import Change, Directory, Inode, Node
@@ -58,6 +59,10 @@ class SimulatedFile:
         files.take_space(growth)
         inode.change(Change(position, bytes(data)))
         return len(data)
+
+    def write_parts_at(self, parts: Sequence[bytes | memoryview], position: int) -> int:
+        """The same of several, one behind the other."""
+        return self.write_at(b"".join(parts), position)
 
     def read_at(self, size: int, position: int) -> bytes:
         """Up to `size` bytes; fewer at the end of the file."""
