@@ -1,5 +1,6 @@
 """What documents name exists, the public names are the documented ones, and nothing is left lying about."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 import reference
 from house import commands, documents, tree
+from talweg.records import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,6 +51,12 @@ def test_every_link_leads_somewhere() -> None:
 
 def test_settings_are_in_the_code_and_in_a_document() -> None:
     assert documents.wrong_settings(ROOT) == []
+
+
+def test_the_glossary_names_every_kind_of_entry() -> None:
+    written = re.search(r"\*\*Kind\.\*\* What an entry is: ([^.]+)\.", (ROOT / "GLOSSARY.md").read_text())
+    assert written
+    assert sorted(written[1].replace("no-op", "noop").upper().split(", ")) == sorted(Kind.__members__)
 
 
 def test_the_public_names_are_the_documented_ones() -> None:

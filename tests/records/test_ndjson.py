@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.samples import FULL, MANY, NOW, ONE, Rows, messages_of, rows
-from talweg.errors import BatchTooLarge, CorruptBatch
+from talweg.errors import BatchTooLarge, CorruptBatch, TalwegError
 from talweg.records import HEADERS_MAX, Codec, Message, frames_to_ndjson, ndjson_to_frame, stamp
 
 
@@ -186,6 +186,63 @@ def test_the_limit_is_checked_first() -> None:
 def test_noise_is_refused(noise: bytes) -> None:
     with pytest.raises(CorruptBatch):
         ndjson_to_frame(noise, timestamp=0)
+
+
+# Every way to write a field. What becomes of these lines when any byte of them is cut off or changed:
+LINES = (
+    b'{"offset":7,"timestamp":5,"key":"k\\n","value":"gr\xc3\xbc\\u00dfe","headers":[["a","1"],["b",null]]}',
+    b'{"timestamp":"1970-01-01T00:00:01.5+00:00","key_base64":"AAE=","value_base64":"/w=="}',
+    b'{"value":null,"headers_base64":{"a":"/w==","\\ud83d\\ude00":null}}',
+)
+MESSAGES = [
+    Message(0, 5, b"k\n", "gr\u00fc\u00dfe".encode(), (("a", b"1"), ("b", None))),
+    Message(1, 1_500_000, b"\0\1", b"\xff", ()),
+    Message(2, NOW, None, None, (("a", b"\xff"), ("\U0001f600", None))),
+]
+
+
+def taken(text: bytes) -> list[Message] | str:
+    """The messages, or what the error says. An error that is not of our own tree goes through."""
+    try:
+        return messages_of(ndjson_to_frame(text, timestamp=NOW))
+    except TalwegError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def is_refused(found: list[Message] | str, line: int) -> bool:
+    return str(found).startswith(f"CorruptBatch: line {line}")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_line_that_ends_too_early_is_refused(count: int) -> None:
+    before, last = b"".join(line + b"\n" for line in LINES[: count - 1]), LINES[count - 1]
+    for end in range(1, len(last)):
+        assert is_refused(taken(before + last[:end]), count), last[:end]
+    for ending in (b"", b"\r", b"\n", b"\r\n"):
+        assert taken(before + last + ending) == MESSAGES[:count]
+
+
+def test_a_byte_too_many_is_refused_unless_it_is_blank() -> None:
+    text = b"\n".join(LINES)
+    for byte in map(int.to_bytes, range(256)):
+        found = taken(text + byte)
+        assert found == MESSAGES if byte in b" \t\r\n" else is_refused(found, 3), byte
+        found = taken(text + b"\n" + byte)
+        assert found == MESSAGES if byte.isspace() else is_refused(found, 4), byte
+
+
+@pytest.mark.parametrize("mask", [1, 2, 4, 8, 16, 32, 64, 128, 255])
+def test_a_byte_that_has_changed_is_refused_or_changes_its_own_message_only(mask: int) -> None:
+    text = b"\n".join(LINES)
+    for position in range(len(text)):
+        changed = bytearray(text)
+        changed[position] ^= mask
+        found, line = taken(bytes(changed)), text[:position].count(b"\n")
+        if isinstance(found, str):
+            assert is_refused(found, line + 1), changed
+        else:
+            found[line] = MESSAGES[line]
+            assert found == MESSAGES, changed
 
 
 def test_many_lines_become_the_same_messages_as_few() -> None:
