@@ -191,7 +191,8 @@ class Raft:
         leading.propose(self, entries)
 
     def propose_configuration(self, configuration: Configuration) -> Refusal | None:
-        """Change one member. It counts from now on, and is settled when its entry is committed."""
+        """Change the members: one voter at most, and any learners. It counts from now on, and is settled
+        when its entry is committed."""
         return membership.propose(self, configuration)
 
     def transfer(self, target: int) -> Refusal | None:

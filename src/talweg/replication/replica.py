@@ -112,7 +112,7 @@ class Replica:
 
     def append(self, frames: Sequence[Bytes], done: Done) -> None:
         """Append frames (not yet stamped) in this order. `done` is told when they are committed, or
-        with an error; NotLeader leaves open whether they were, and a retry finds out."""
+        with an error: after NotLeader they were not, Undecided leaves it open, and a retry finds out."""
         self._proposals.append(frames, done)
 
     def commit_positions(self, positions: list[Position], done: Done) -> None:
