@@ -8,9 +8,8 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from pipeline.made import frame, message
-from talweg.pipeline.dead_letters import dead_letters_of
 from talweg.pipeline.formats import PARAMETERS_MAX
-from talweg.pipeline.lines import BYTES_MAX, lines_of, parse
+from talweg.pipeline.lines import BYTES_MAX, lines_of
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -334,22 +333,3 @@ def test_times_do_not_depend_on_the_sessions_zone(spark: SparkSession, parsed: d
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     assert {name: row.time for name, row in found.items()} == {name: parsed[name].time for name in names}
     assert {row.date for row in found.values()} == {PRODUCED.date()}
-
-
-def test_a_dead_letter_keeps_what_it_was_and_says_where_from(spark: SparkSession) -> None:
-    own = [("trace", b"7"), ("talweg.dlq.attempt", b"2"), ("talweg.dlq.topic", b"old")]
-    rows = [
-        message("prose", 5, key=b"k", headers=own, partition=3),
-        message("INFO fine", 6),
-        message("prose", 7, topic="logs.dlq"),
-    ]
-    (letter,) = dead_letters_of(parse(frame(spark, rows))).collect()
-    assert (bytes(letter.key), bytes(letter.value), letter.topic) == (b"k", b"prose", "logs.dlq")
-    assert [(each.key, bytes(each.value)) for each in letter.headers] == [
-        ("trace", b"7"),
-        ("talweg.dlq.topic", b"logs"),
-        ("talweg.dlq.partition", b"3"),
-        ("talweg.dlq.offset", b"5"),
-        ("talweg.dlq.error", b"line: in no known format: 'prose'"),
-        ("talweg.dlq.attempt", b"3"),
-    ]

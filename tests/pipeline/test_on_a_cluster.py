@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from cli.shell import Shell
-from spark.scene import SECONDS_MAX, Scene
+from pipeline.made import values as values_of_table
+from spark.scene import BEGIN, SECONDS_MAX, Scene
 from talweg.client.consumer import Consumer
 from talweg.client.offsets import position_of
 from talweg.client.producer import Producer
@@ -61,20 +62,30 @@ def test_dead_letters_are_set_aside_and_sent_back_once(scene: Scene) -> None:
         "talweg.dlq.topic": scene.topic.encode(),
         "talweg.dlq.partition": b"0",
         "talweg.dlq.offset": b"2",
+        "talweg.dlq.timestamp": b"%d" % BEGIN,
         "talweg.dlq.error": b"line: not UTF-8",
         "talweg.dlq.attempt": b"1",
     }
     assert redrive(scene.spark, servers, scene.topic, checkpoints) == Redriven(3, 3)
     assert redrive(scene.spark, servers, scene.topic, checkpoints) == Redriven(0, 0)
     assert Counter(values(scene, scene.topic)) == Counter([b"INFO fine", *bad, *bad])
+    with Consumer(scene.topic, servers=servers) as consumer:  # also those that were sent back
+        assert {message.timestamp for message in consumer.read_to_end()} == {BEGIN}
     run(scene, "dead-letters")  # they are no better than before
     with Consumer(f"{scene.topic}.dlq", servers=servers) as consumer:
         attempts = Counter(dict(each.headers)["talweg.dlq.attempt"] for each in consumer.read_to_end())
     assert attempts == {b"1": 3, b"2": 3}
-    with Producer(servers) as producer:  # and one that somebody put there by hand
+    with Producer(servers) as producer:  # and some that somebody put there by hand
         producer.send(f"{scene.topic}.dlq", b"from nowhere")
-    assert redrive(scene.spark, servers, scene.topic, checkpoints, attempts_max=1) == Redriven(4, 0)
-    assert len(values(scene, scene.topic)) == 7
+        for origin in (b"", b"__ours", b"no/topic", b"..", b"\xff", b"t" * 250):
+            producer.send(f"{scene.topic}.dlq", b"from nowhere", headers=[("talweg.dlq.topic", origin)])
+        producer.send(
+            f"{scene.topic}.dlq",
+            b"from when",
+            headers=[("talweg.dlq.topic", scene.topic.encode()), ("talweg.dlq.timestamp", b"yesterday")],
+        )
+    assert redrive(scene.spark, servers, scene.topic, checkpoints, attempts_max=1) == Redriven(11, 1)
+    assert len(values(scene, scene.topic)) == 8
 
 
 def test_a_redrive_that_cannot_start_says_why_in_a_line(scene: Scene) -> None:
@@ -98,6 +109,45 @@ def test_brokers_see_how_far_a_pipeline_has_come(scene: Scene) -> None:
             position_of(cluster, "pipeline.count", scene.topic, number, seconds_max=SECONDS_MAX)
         )
         assert read == end.next_offset
+
+
+def test_pipelines_with_another_prefix_have_groups_of_their_own(scene: Scene) -> None:
+    scene.fill(20)
+    shell = Shell(scene.cluster.url)
+    run = ["pipeline", "run", "count", "--topics", scene.topic]
+    shell(*run, "--archive", scene.directory / "one")
+    shell(*run, "--archive", scene.directory / "other", "--group", "nightly")
+    listed = shell("consumer", "list", "--topic", scene.topic, "--json").json["consumers"]
+    assert {each["group"]: each["lag"] for each in listed} == {"pipeline.count": 0, "nightly.count": 0}
+
+
+def test_who_follows_reads_topics_that_are_made_later_but_none_that_pipelines_write(scene: Scene) -> None:
+    scene.create(1)
+    scene.send(0, [b"prose"])
+    later, servers = f"{scene.topic}-later", scene.cluster.servers
+    pipelines = choose(("archive", "dead-letters"), STANDARD)
+    source = TopicsSource(servers).beside(pipelines, follow=True)
+    settings = RunSettings(
+        scene.directory / "archive", scene.directory / "checkpoints", follow=True, every_seconds=0.1
+    )
+    running = Run(scene.spark, pipelines, source, TopicsSink(servers), settings)
+    told_to_stop = threading.Event()
+    made = False
+
+    def go_on(_: list[Progress]) -> None:
+        nonlocal made
+        known = {each.topic for each in scene.logs.topics()}
+        if not made and f"{scene.topic}.dlq" in known:
+            made = True
+            scene.create(1, later)
+            scene.send(0, [b"INFO later"], topic=later)
+        elif b"INFO later" in archived_values(settings.archive):
+            told_to_stop.set()
+
+    run_to_end(running, go_on, told_to_stop)
+    topics = {row.topic for row in read_archive(scene.spark, settings.archive).collect()}
+    assert {scene.topic, later} <= topics
+    assert not [topic for topic in topics if topic.endswith(".dlq")]
 
 
 def test_a_topic_that_is_gone_fails_pipelines_until_they_are_told_to_skip_it(scene: Scene) -> None:
@@ -139,6 +189,10 @@ def test_a_topic_that_is_made_again_while_it_is_archived_is_not_taken_for_the_ol
 def archived(archive: Path) -> int:
     """Rows, by the manifest: Spark is not asked."""
     return sum(file.rows for file in archive_table(archive).manifest().files)
+
+
+def archived_values(archive: Path) -> list[bytes]:
+    return values_of_table(archive_table(archive), "value")
 
 
 def messages_counted(scene: Scene) -> dict[str, int]:
@@ -213,6 +267,7 @@ def test_what_pipelines_write_they_do_not_read_unless_they_are_told_to(scene: Sc
     [
         (["run", "nothing"], 2, "nothing: no such pipeline; expected archive, parse"),
         (["run", "count", "--topics", "gone"], 3, "--topics: there is no topic gone"),
+        (["run", "count", "--group", "#x"], 2, "--group '#x': expected 1 to 150 characters"),
         (["run", "count", "--keep", "a lot"], 2, "'a lot' is no size: expected one such as 65536"),
         (["report", "--archive", "nowhere"], 1, "nowhere: nothing to report; run pipelines first"),
         (["redrive", "gone"], 3, "topic gone has no dead letters: there is no topic gone.dlq"),

@@ -45,12 +45,22 @@ SkipLost = Annotated[
         "with their topic. Else that is an error.",
     ),
 ]
+Group = Annotated[
+    str,
+    typer.Option(
+        "--group",
+        help="What the names of their consumer groups begin with: PREFIX.NAME. A second set of pipelines "
+        "over the same topics, with an archive of its own, wants another one.",
+        metavar="PREFIX",
+    ),
+]
 File = Annotated[
     list[Path] | None,
     typer.Option("--file", help="A Python file that makes pipelines; may be given again.", metavar="FILE"),
 ]
 ARCHIVE = Path("talweg-archive")
 MASTER = "local[*]"
+GROUPS = "pipeline"  # as in `talweg.pipeline.names`, which would load Spark
 _INTERRUPTED = 130
 
 
@@ -71,7 +81,7 @@ def run(
         typer.Option(
             "--topics",
             help="Topics to read, with commas between them; may be given again. Default: all that pipelines "
-            "do not write themselves.",
+            "do not write themselves; with --follow also those that are made later.",
             metavar="TOPICS",
             show_default=False,
         ),
@@ -95,16 +105,16 @@ def run(
             show_default=False,
         ),
     ] = None,
+    group: Group = GROUPS,
     skip_lost: SkipLost = False,
     servers: options.Servers = None,
     as_json: options.Json = False,
 ) -> None:
     """Run pipelines over topics. What they did is done once, however often they are run or broken off."""
     _need_spark()
-    import msgspec  # noqa: PLC0415
-
     from talweg.client.sizes import read_size  # noqa: PLC0415 - the client takes its time to load
     from talweg.pipeline.catalogue import choose  # noqa: PLC0415 - Spark takes a second to load
+    from talweg.pipeline.names import check_prefix  # noqa: PLC0415
     from talweg.pipeline.places import TopicsSink, TopicsSource  # noqa: PLC0415
     from talweg.pipeline.progress import choose_display  # noqa: PLC0415
     from talweg.pipeline.runner import Run, RunSettings, run_to_end  # noqa: PLC0415
@@ -113,7 +123,14 @@ def run(
     wanted = names or ([] if file else list(STANDARD))
     pipelines = _unless_spark_is_needed(wanted, file or [])
     keep_bytes = None if keep is None else read_size(keep)
-    source = TopicsSource(servers, _split(topics), rows_max, keep_bytes=keep_bytes, skip_lost=skip_lost)
+    source = TopicsSource(
+        servers,
+        _split(topics),
+        rows_max,
+        keep_bytes=keep_bytes,
+        skip_lost=skip_lost,
+        group=check_prefix(group),
+    )
     source.chosen()  # what is wrong with topics or servers is said before Spark starts
     settings = RunSettings(archive.absolute(), _checkpoints(archive, checkpoints), follow)
     told_to_stop = threading.Event()
@@ -121,8 +138,7 @@ def run(
         display = choose_display(as_json=as_json)
         try:
             pipelines = pipelines or choose(wanted, STANDARD, file or [])
-            written = tuple(each.to_topic for each in pipelines if each.to_topic)
-            source = msgspec.structs.replace(source, written=written)
+            source = source.beside(pipelines, follow=follow)
             running = Run(spark, pipelines, source, TopicsSink(servers), settings)
             run_to_end(running, display.show, told_to_stop)
         finally:

@@ -9,7 +9,8 @@ from pyspark.sql import functions as fn
 from pyspark.sql.streaming.query import StreamingQuery
 
 from talweg.errors import PipelineFailed, TalwegError, TopicNotFound
-from talweg.pipeline.dead_letters import ATTEMPTS_MAX, SUFFIX, may_go_back, redriven
+from talweg.pipeline.dead_letters import ATTEMPTS_MAX, may_go_back, redriven
+from talweg.pipeline.names import SUFFIX, dead_letter_topic, stem_of
 from talweg.pipeline.places import TopicsSink, TopicsSource
 from talweg.pipeline.runner import reason
 
@@ -25,12 +26,13 @@ class Redriven(msgspec.Struct, frozen=True):
 
 def letters_of(servers: str | None, topic: str, *, skip_lost: bool = False) -> TopicsSource:
     """The dead letters of a topic; raises TopicNotFound if it has none."""
-    name = topic.removesuffix(SUFFIX)
-    source = TopicsSource(servers, (f"{name}{SUFFIX}",), skip_lost=skip_lost)
+    letters = dead_letter_topic(topic)
+    source = TopicsSource(servers, (letters,), skip_lost=skip_lost)
     try:
         source.chosen()
     except TopicNotFound:
-        raise TopicNotFound(f"topic {name} has no dead letters: there is no topic {name}{SUFFIX}") from None
+        name = topic.removesuffix(SUFFIX)
+        raise TopicNotFound(f"topic {name} has no dead letters: there is no topic {letters}") from None
     return source
 
 
@@ -47,7 +49,7 @@ def redrive(
 
     A streaming query with a checkpoint and the exactly-once writer: broken off at any moment, it goes on.
     """
-    name = topic.removesuffix(SUFFIX)
+    name = stem_of(topic)  # also of the directory, which may be no longer than a topic's
     source = letters_of(servers, topic, skip_lost=skip_lost)
     counts = (fn.count("*").alias("letters"), fn.count_if(may_go_back(attempts_max)).alias("sent"))
     query: StreamingQuery | None = None
