@@ -42,10 +42,12 @@ from talweg.storage import Write, index_cache, journal, loading, log_writer
 from talweg.storage import recovery as log_recovery
 from talweg.storage.journal import Journal
 from talweg.storage.loading import load
+from talweg.storage.log_writer import LogWriter
 from talweg.storage.recovery import Start, _read_index, load_points, read_contents
 from talweg.storage.scan import UnsoundEntry
 from talweg.storage.segment_store import SegmentStore
 from talweg.testing.disk import SimulatedFile
+from talweg.testing.disk_nodes import SECTOR_BYTES
 
 Breakage = Callable[[], AbstractContextManager[None]]
 
@@ -400,17 +402,43 @@ def damage_hides_what_comes_before_it() -> AbstractContextManager[None]:
 
 def zeros_that_a_power_cut_left_are_damage() -> AbstractContextManager[None]:
     """As it was at first: a frame was torn only if the file was too short for it."""
+    return patched(log_recovery, is_torn=_is_too_short)
+
+
+def only_what_comes_last_is_missing_after_a_power_cut() -> AbstractContextManager[None]:
+    """As it was for long: sectors were thought to be written in order, so that a file ended in zeros."""
 
     def is_torn(file: SimulatedFile, position: int, size: int) -> bool:
-        tail = file.read_at(size - position, position)
-        if len(tail) < HEADER_BYTES or not tail.strip(b"\0"):
-            return True
-        try:
-            return len(tail) < read_header(tail).frame_bytes
-        except CorruptBatch:
-            return False
+        written = len(file.read_at(size - position, position).rstrip(b"\0"))
+        return _is_too_short(file, position, -(-(position + written) // SECTOR_BYTES) * SECTOR_BYTES)
 
-    return patched(log_recovery, _is_torn=is_torn)
+    return patched(log_recovery, is_torn=is_torn)
+
+
+def _is_too_short(file: SimulatedFile, position: int, size: int) -> bool:
+    tail = file.read_at(size - position, position)
+    if len(tail) < HEADER_BYTES or not tail.strip(b"\0"):
+        return True
+    try:
+        return len(tail) < read_header(tail).frame_bytes
+    except CorruptBatch:
+        return False
+
+
+def what_was_durable_is_not_missed() -> AbstractContextManager[None]:
+    """As it was for long: a log that had lost its end was taken for a shorter one."""
+    return patched(log_recovery, read_stable_index=lambda files, directory, changes: 0)
+
+
+def what_is_not_durable_yet_is_noted() -> AbstractContextManager[None]:
+    """The note comes before the sync, and a power cut between the two makes damage of a torn tail."""
+
+    def sync(one: LogWriter) -> None:
+        one._stable.note(one.meta.changes, one.view.last_index)
+        original(one)
+
+    original = LogWriter.sync
+    return patched(LogWriter, sync=sync)
 
 
 def the_disk_is_read_up_to_what_is_applied() -> AbstractContextManager[None]:

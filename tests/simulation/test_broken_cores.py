@@ -9,6 +9,7 @@ import pytest
 from simulation import broken_cores
 from simulation.broken_cores import Breakage
 from talweg.raft import Settings
+from talweg.replication.state import RECENT_BATCHES
 from talweg.testing.simulation import Profile, draw_profile, run
 from talweg.testing.simulation.network import Weather
 from talweg.testing.simulation.schedule import TICK_US
@@ -21,6 +22,13 @@ EAGER = Settings(heartbeat_ticks=1, election_ticks=5)  # elections are short, an
 CALM = {"voters": 3, "spares": 0, "duration_ticks": 400, "operations": (), "journal_bytes": 0}
 JOURNALED = {"journal_bytes": 1500, "segment_bytes": 65_536, "fault_interval_ticks": 15}
 BUSY = {"producers": 4, "pause_between_batches_ticks": 4, "client_timeout_ticks": 8}
+LARGE_WRITES = {  # over several sectors
+    "producers": 4,
+    "pause_between_batches_ticks": 1,
+    "batches_at_once": RECENT_BATCHES,
+    "disk_us": 10_000,
+    "settings": Settings(),
+}
 
 
 class Mistake(msgspec.Struct, frozen=True):
@@ -178,8 +186,19 @@ MISTAKES = [
     ),
     Mistake(
         broken_cores.zeros_that_a_power_cut_left_are_damage,
-        first=18,
-        changes={"faults": ("crash", "crash_all")},
+        first=8,
+        changes=CALM | LARGE_WRITES | {"faults": ("crash_during_disk_work",), "fault_interval_ticks": 10},
+    ),
+    Mistake(
+        broken_cores.only_what_comes_last_is_missing_after_a_power_cut,
+        first=35,
+        changes=CALM | LARGE_WRITES | {"faults": ("crash_during_disk_work",), "fault_interval_ticks": 10},
+    ),
+    Mistake(broken_cores.what_was_durable_is_not_missed, changes={"faults": ("rot",)}),
+    Mistake(
+        broken_cores.what_is_not_durable_yet_is_noted,
+        first=2,
+        changes=CALM | BUSY | {"faults": ("crash_all", "crash_during_disk_work"), "fault_interval_ticks": 10},
     ),
     Mistake(
         broken_cores.what_a_dead_process_left_is_believed,

@@ -76,12 +76,13 @@ def test_frames_are_joined_into_few_writes() -> None:
     write(store, make.noop())
     before = files.changes
     write(store, *make.batches(500, 1_000))
-    assert files.changes - before == 2, "one write, one sync"
+    assert files.changes - before == 3, "one write, one sync, one note"
 
 
 def test_a_sync_of_nothing_does_nothing() -> None:
     files, _ = written(3)
     store = open_log(files)
+    store.sync()  # what it found is durable, and is noted
     before = files.changes
     for _ in range(5):
         store.sync()

@@ -142,7 +142,7 @@ def test_the_length_of_a_file_may_survive_without_its_last_sectors() -> None:
 
 def test_a_cut_that_was_not_synced_may_be_undone() -> None:
     found = set()
-    for seed in range(50):
+    for seed in range(200):
         files = SimulatedFiles()
         durable_file(files, "file", b"abcd")
         file = files.open("file")

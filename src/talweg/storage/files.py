@@ -47,6 +47,10 @@ class File(Protocol):
 class Files(Protocol):
     """A file system. Names of files are paths relative to its root, with `/`."""
 
+    @property
+    def durable(self) -> bool:
+        """Whether a sync waits for the disk."""
+
     def open(self, path: str, *, create: bool = True) -> File:
         """Open for reading and writing; when missing it is created, or FileNotFoundError raised."""
 

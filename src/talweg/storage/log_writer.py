@@ -29,6 +29,7 @@ from talweg.storage.scan import UnsoundEntry
 from talweg.storage.segment import Segment, Tail
 from talweg.storage.snapshot_file import keep, snapshot_name
 from talweg.storage.sparse_index import SparseIndex
+from talweg.storage.stable_file import StableFile
 from talweg.storage.state_file import STATE_NAME, StateFile
 from talweg.storage.view import View
 
@@ -72,6 +73,7 @@ class LogWriter:
         """Read what the directory holds. Raises DamagedLog, NewerFormat, OSError."""
         self.directory = directory
         self.state = StateFile(shared.handles.handle(f"{directory}/{STATE_NAME}", create=True))
+        self._stable = StableFile(shared.handles, directory)
         self._handles = shared.handles
         self._files = shared.handles.files
         self._cache = shared.cache
@@ -147,6 +149,7 @@ class LogWriter:
         """Let go of all files."""
         self._let_go(self.view.segments)
         self.state.close()
+        self._stable.close()
 
     # Appending
 
@@ -188,6 +191,8 @@ class LogWriter:
         """Make everything durable that was written."""
         self._mend()
         self._sync(self._tail)
+        if self.sound_end is None:  # else what is missing would not be missed any more
+            self._stable.note(self.meta.changes, self.view.last_index)
         self.state.sync()
 
     def uncache(self) -> None:
@@ -332,10 +337,13 @@ class LogWriter:
         view = self.view
         place = self._reader.survey(view, from_index - 1).place
         replacement = Replacement(from_index, staged_segment=staged_segment)
-        if place.position > 0:
+        meta = msgspec.structs.replace(self.meta, changes=self.meta.changes + 1)
+        if not view.segments:  # the log may have begun inside a file, and that is gone
+            meta = msgspec.structs.replace(meta, start_base_index=view.start_index + 1, start_position=0)
+        elif place.position > 0:
             base = view.segments[place.number].base_index
             replacement = msgspec.structs.replace(replacement, cut_base_index=base, cut_bytes=place.position)
-        return msgspec.structs.replace(self.meta, changes=self.meta.changes + 1, replacement=replacement)
+        return msgspec.structs.replace(meta, replacement=replacement)
 
     def _replace(
         self,

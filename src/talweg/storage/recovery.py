@@ -1,15 +1,8 @@
 """Opening a log: what is there, what was torn by a crash and is cut, what is damaged and is not.
 
-A torn tail is what an interrupted append leaves at the end of the last segment: fewer bytes than a
-header has, or fewer than the header promises. After a power cut the file may have its new length all the
-same, with zeros where sectors never reached the disk: those count as absent. Nothing of a torn tail was
-ever acknowledged, so it is cut. Anything else that is not sound was sound once: that is damage. It is
-reported and left alone until the replica is known to be recovering.
-
-The price: when the very last frame was acknowledged, and later rots, and the sectors at its end are zeros
-(because they rotted, or because the message ends so), then it looks torn, and is cut in silence. The other
-choice is worse. A power cut that takes all of a group's brokers would leave each with such a tail, every
-replica would wait for the others to recover from, and the group would never have a leader again.
+Up to the stable index all of it was durable once: what is missing there, or not sound, is damage. Behind it
+the end of the last segment may be torn: `torn_tail` tells by its looks, and it is cut. Damage is reported and
+left alone until the replica is known to be recovering.
 
 Sealed segments are not read: their `.index` says what they hold. Bodies are checked when somebody reads
 them. The last segment is checked to its last byte.
@@ -20,9 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from talweg.errors import CorruptBatch, StorageError
-from talweg.records import HEADER_BYTES, Header, Kind, read_header
-from talweg.storage.checked_file import is_unreadable, read_fully, remove_quietly
+from talweg.errors import StorageError
+from talweg.records import Header, Kind
+from talweg.storage.checked_file import remove_quietly
 from talweg.storage.contents import Contents, Digest, contents_of, read_digest, read_points
 from talweg.storage.contract import Damage
 from talweg.storage.files import File, Files
@@ -33,11 +26,11 @@ from talweg.storage.scan import READ_BYTES_MAX, Unsound, UnsoundEntry, frames, h
 from talweg.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, index_name, log_name
 from talweg.storage.snapshot_file import SNAPSHOT_SUFFIX, snapshot_name
 from talweg.storage.sparse_index import SparseIndex
+from talweg.storage.stable_file import read_stable_index
+from talweg.storage.torn_tail import is_torn
 
 STAGED_SUFFIX = ".staged"
 TEMPORARY_SUFFIX = ".temporary"
-
-_SECTOR_BYTES = 512  # no disk writes less: what never reached it begins at a multiple of this
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -82,6 +75,7 @@ def open_segments(
     handles: Handles, directory: str, meta: Meta, bases: list[int], interval_bytes: int
 ) -> OpenedSegments:
     """Go through the segment files in order, until the end or the first damage."""
+    stable_index = read_stable_index(handles.files, directory, meta.changes)
     opened = OpenedSegments([], None, 0)
     start = Start(meta.start_index + 1, meta.start_offset, meta.start_term, meta.start_position)
     expected_base, begins_at = meta.start_base_index, 0
@@ -94,7 +88,7 @@ def open_segments(
         opened.segments.append(segment)
         with segment.log as file:
             if base == bases[-1]:
-                contents, problem, torn_bytes = _read_last(file, start, interval_bytes)
+                contents, problem, torn_bytes = _read_last(file, start, interval_bytes, stable_index)
                 opened = opened._replace(torn_bytes=torn_bytes)
             else:
                 contents, problem = _read_sealed(
@@ -107,6 +101,12 @@ def open_segments(
         term = contents.terms[-1][1] if contents.terms else start.term
         start = Start(next_index, contents.next_offset, term, 0)
         expected_base, begins_at = next_index, segment.ends_at
+    if not bases and meta.start_position > 0:
+        detail = f"{directory}/{log_name(expected_base)} is missing"
+        return opened._replace(damage=Damage(start.index, detail))
+    if start.index <= stable_index:
+        detail = f"{directory} ends before entry {start.index}, and was durable up to {stable_index}"
+        return opened._replace(damage=Damage(start.index, detail))
     return opened
 
 
@@ -179,10 +179,13 @@ def _read_sealed(
     return contents, problem
 
 
-def _read_last(file: File, start: Start, interval_bytes: int) -> tuple[Contents, Unsound | None, int]:
+def _read_last(
+    file: File, start: Start, interval_bytes: int, stable_index: int
+) -> tuple[Contents, Unsound | None, int]:
     size = file.size()
     contents, problem = read_contents(file, start, size, interval_bytes, bodies=True)
-    if problem is not None and not _is_torn(file, contents.log_bytes, size):
+    was_durable = contents.last_index < stable_index  # what is not sound, or missing
+    if was_durable or (problem is not None and not is_torn(file, contents.log_bytes, size)):
         file.sync()
         return contents, problem, 0
     # Cut, durably, before anything is appended: otherwise a crash could bring the old bytes back. Also
@@ -191,23 +194,6 @@ def _read_last(file: File, start: Start, interval_bytes: int) -> tuple[Contents,
     file.truncate(contents.log_bytes)
     file.sync()
     return contents, None, size - contents.log_bytes
-
-
-def _is_torn(file: File, position: int, size: int) -> bool:
-    try:
-        tail = read_fully(file, size - position, position)
-    except OSError as error:
-        if not is_unreadable(error):
-            raise
-        return False  # there was something once
-    written_end = position + len(tail.rstrip(b"\0"))
-    tail = tail[: -(-written_end // _SECTOR_BYTES) * _SECTOR_BYTES - position]
-    if len(tail) < HEADER_BYTES or not tail.strip(b"\0"):
-        return True
-    try:
-        return len(tail) < read_header(tail).frame_bytes
-    except CorruptBatch:
-        return False
 
 
 def _walk(file: File, position: int, end: int, *, bodies: bool) -> Iterator[tuple[int, Header, bytes]]:

@@ -2,6 +2,7 @@
 
     <group>/meta                    whose log it is and where it starts
     <group>/state                   the hard state
+    <group>/stable                  up to which entry all is known to have been durable
     <group>/<base index>.log        frames, one after another; a new file after `segment_bytes`
     <group>/<base index>.index      what a sealed segment holds, and where; made again when missing
     <group>/<index>.snapshot        the small state as of an entry

@@ -118,6 +118,8 @@ class SimulatedFile:
 class SimulatedFiles:
     """See the module's text. Names of files are paths with `/`."""
 
+    durable = True
+
     def __init__(self, *, space_bytes: int | None = None, write_bytes_max: int | None = None) -> None:
         self.space_bytes = space_bytes  # left for files to grow; None: no limit
         self.write_bytes_max = write_bytes_max  # taken by one write; None: all of it

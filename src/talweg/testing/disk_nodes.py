@@ -52,7 +52,8 @@ class Inode:
         self.written, self.durable = bytearray(content), bytearray(content)
 
     def crash(self, random: Random) -> None:
-        """Some of what was not synced survives: the first changes, and of the next one the first bytes."""
+        """Some of what was not synced survives: the first changes, and of the next one the first bytes; or
+        more than that, but not every sector of it."""
         if self.changes:
             survivors, durable_bytes = random.randint(0, len(self.changes)), len(self.durable)
             for change in self.changes[:survivors]:
@@ -63,21 +64,27 @@ class Inode:
             if data:
                 _apply(self.durable, Change(position, data[: random.randrange(len(data))]))
                 if random.randint(0, 3) == 3:
-                    self._keep_length(durable_bytes, lost)
+                    self._scatter(random, durable_bytes, lost)
             self.changes.clear()
         self.written = bytearray(self.durable)
         self._forget_spoilt()
 
-    def _keep_length(self, durable_bytes: int, lost: list[Change]) -> None:
-        # As file systems do that allocate late: the length is known, and the last sectors never came.
-        length = 0
-        for position, data in lost:
-            if data is None:
+    def _scatter(self, random: Random, durable_bytes: int, lost: list[Change]) -> None:
+        # As file systems do that allocate late: the length is known, and some sectors never came. They are
+        # written in any order, so it need not be the last ones.
+        whole = bytearray(self.durable)
+        for change in lost:
+            if change.data is None:
                 break  # nor did a cut
-            length = max(length, position + len(data))
-        if length > len(self.durable):
+            _apply(whole, change)
+        if len(whole) > len(self.durable):
             del self.durable[max(durable_bytes, len(self.durable) // SECTOR_BYTES * SECTOR_BYTES) :]
-            self.durable.extend(bytes(length - len(self.durable)))
+            self.durable.extend(bytes(len(whole) - len(self.durable)))
+        chance = random.choice((0.0, 0.5, 0.9))
+        for start in range(lost[0].position // SECTOR_BYTES * SECTOR_BYTES, len(whole), SECTOR_BYTES):
+            if random.random() < chance:
+                sector = slice(start, start + SECTOR_BYTES)
+                self.durable[sector] = whole[sector]
 
     # Pages that cannot be read
 

@@ -14,12 +14,12 @@ from talweg.replication.job import Job
 from talweg.replication.replica import Replica
 from talweg.storage import Write
 from talweg.testing.disk import PowerCut
-from talweg.testing.disk_nodes import SECTOR_BYTES
-from talweg.testing.node import GROUP, SimulatedNode
+from talweg.testing.node import SimulatedNode
 from talweg.testing.simulation.describe import describe
 from talweg.testing.simulation.disk_trouble import TroubledFiles
 from talweg.testing.simulation.durable import DurableLog
 from talweg.testing.simulation.history import Violation
+from talweg.testing.simulation.rotting import Rot, rot
 from talweg.testing.simulation.runs import is_within_a_run
 from talweg.testing.simulation.schedule import TICK_US, Action
 
@@ -46,7 +46,7 @@ class Broker:
         self.disk_us = 300  # what a write or a sync takes on average
         self.late_reads = 0.05  # share of reads for followers whose result comes late
         self.configurations: list[tuple[int, Configuration]] = []  # in its log when it was last up
-        self._rotten: list[tuple[str, int, int]] = []  # file, position, the wrong byte
+        self._rotten: list[Rot] = []
         self.once_in_a_run: Action | None = None  # to be done when a run is applied in part
         self._cluster = cluster
         self._random = random
@@ -69,22 +69,16 @@ class Broker:
         return self.replica is not None and self.replica.raft.role is Role.LEADER
 
     def rot(self, random: Random) -> bool:
-        """Flip a byte of the closed log. False if there is none, or it would look like a torn tail."""
+        """Do something to the closed log. False if there is none, or its store could not notice."""
         assert not self.up
-        files = self.node.files
-        logs = [f"{GROUP}/{name}" for name in files.list(GROUP) if name.endswith(".log")]
-        sizes = [len(files.content(log)) for log in logs]
-        if not sum(sizes):
+        rotten = rot(self.node.files, random)
+        if rotten is None:
             return False
-        (log,) = random.choices(logs, sizes)
-        position = random.randrange(len(files.content(log)))
-        mask = random.randrange(1, 256)
-        if log == logs[-1] and _looks_torn(files.content(log), position, mask):
-            return False  # the store cannot know better, and says so
-        files.flip(log, position, mask)
-        self._cluster.trace.note(f"b{self.number} rots: {log} at {position}")
+        if rotten.value is None:
+            self._cluster.counts["logs that lost their end"] += 1
+        self._cluster.trace.note(f"b{self.number} rots: {rotten}")
         self.lost = True
-        self._rotten.append((log, position, files.content(log)[position]))
+        self._rotten.append(rotten)
         return True
 
     @property
@@ -393,10 +387,3 @@ def _nothing() -> None:
 
 def _wanted(fetch: FetchEntries | FetchSnapshot) -> str:
     return "entries" if isinstance(fetch, FetchEntries) else "a snapshot"
-
-
-def _looks_torn(content: bytes, position: int, mask: int) -> bool:
-    """Whether a log with this byte flipped ends in zeros from a sector on."""
-    flipped = bytearray(content)
-    flipped[position] ^= mask
-    return not any(flipped[(len(flipped) - 1) // SECTOR_BYTES * SECTOR_BYTES :])
