@@ -112,6 +112,7 @@ def test_brokers_see_how_far_a_pipeline_has_come(scene: Scene) -> None:
 
 
 def test_pipelines_with_another_prefix_have_groups_of_their_own(scene: Scene) -> None:
+    scene.spark.range(1).count()  # Spark's processes are there before the command hears of the cluster
     scene.fill(20)
     shell = Shell(scene.cluster.url)
     run = ["pipeline", "run", "count", "--topics", scene.topic]

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from talweg.client.partition_log import PartitionLogs
+from talweg.client.servers import read_servers
 from talweg.errors import TopicNotFound
 from talweg.pipeline.alerts import TOPIC as ALERTS
 from talweg.pipeline.catalogue import Pipeline
@@ -81,9 +82,7 @@ class TopicsSource(msgspec.Struct, frozen=True):
             options["subscribe"] = ",".join(self.chosen())
         if self.keep_bytes is not None:
             options["keepBytes"] = str(self.keep_bytes)
-        if self.servers is not None:
-            options["servers"] = self.servers
-        return options
+        return options | named(self.servers)
 
     def incarnations(self) -> Mapping[str, int]:
         """As the managers know them now."""
@@ -124,10 +123,19 @@ class TopicsSink(msgspec.Struct, frozen=True):
 
     def writer(self, rows: DataFrame, topic: str) -> DataStreamWriter:
         """Stage, decide, publish: see `talweg.spark`."""
-        options = {} if self.servers is None else {"servers": self.servers}
+        options = named(self.servers)
         if topic:
             options["topic"] = topic
         return rows.writeStream.format("talweg").options(**options)
+
+
+def named(servers: str | None) -> dict[str, str]:
+    """The option that says where the cluster is, as this process knows it.
+
+    Without it the data source would ask the environment of the process that carries it, which Spark
+    started: one that does not know what TALWEG_URL has been set to since.
+    """
+    return {"servers": ",".join(read_servers(servers))}
 
 
 def tables_below(archive: Path) -> list[str]:

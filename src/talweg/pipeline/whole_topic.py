@@ -18,6 +18,7 @@ from talweg.errors import OffsetOutOfRange, TopicNotFound
 from talweg.pipeline.archive import archive_table, check_incarnations, read_archive
 from talweg.pipeline.manifest import Spans
 from talweg.pipeline.messages import HEADERS, MESSAGES
+from talweg.pipeline.places import named
 
 _SECONDS_MAX: Final = 30.0  # for the brokers to say what they hold
 
@@ -82,7 +83,7 @@ def whole_topic(
         _check(topic, cuts)
     behind = {number: max(each.next_offset, cuts[number].offset) for number, each in ends.items()}
     from_log = spark.read.format("talweg").options(
-        **_servers(servers),
+        **named(servers),
         subscribe=topic,
         includeHeaders="true",
         startingOffsets=json.dumps({topic: {str(number): cut.offset for number, cut in cuts.items()}}),
@@ -112,7 +113,3 @@ def _check(topic: str, cuts: dict[int, Cut]) -> None:
                 f"partition {number} of topic {topic}: offsets {spans} were dropped before they "
                 "were archived; fail_on_data_loss=False goes on without them"
             )
-
-
-def _servers(servers: str | None) -> dict[str, str]:
-    return {} if servers is None else {"servers": servers}
