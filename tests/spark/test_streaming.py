@@ -62,6 +62,32 @@ def test_a_message_longer_than_the_limit_does_not_stop_a_query(scene: Scene) -> 
     assert ends(end) == {f"{scene.topic}-0": 1}
 
 
+def test_a_limit_of_bytes_is_used_however_many_partitions_share_it(scene: Scene) -> None:
+    scene.create(partitions=4)
+    for partition in range(4):
+        scene.send(partition, [b"x" * 10_000] * 2)
+    reader = scene.stream_reader(maxBytesPerTrigger=25_000)  # less than a message for each
+    start, batches = reader.initialOffset(), []
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        batches.append(sum(ends(end).values()) - sum(ends(start).values()))
+        start = end
+    assert batches == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"), [({"maxBytesPerTrigger": 10_000}, 27), ({"maxOffsetsPerTrigger": 1}, 3)]
+)
+def test_no_partition_is_left_behind_for_another(scene: Scene, limit: dict[str, int], kept: int) -> None:
+    scene.create(partitions=2)
+    scene.send(1, [b"long" * 5_000] * 3)
+    reader = scene.stream_reader(**limit)
+    at = reader.initialOffset()
+    for _ in range(6):
+        scene.send(0, [b"x" * 1_000] * 20)  # more than the limit allows
+        at = reader.latestOffset(at, reader.getDefaultReadLimit())
+    assert ends(at) == {f"{scene.topic}-0": kept, f"{scene.topic}-1": 3}
+
+
 def test_a_batch_waits_for_enough_rows_but_not_for_ever(scene: Scene) -> None:
     scene.fill(3, partitions=1)
     reader = scene.stream_reader(minOffsetsPerTrigger=11, maxTriggerDelay="1h")

@@ -29,7 +29,7 @@ from talweg.spark.options import ReadOptions
 from talweg.spark.planning import Chosen, NotedLosses, choose, ends_of, positions_at, stretches
 from talweg.spark.positions import Positions, TopicPositions, from_json, to_json
 from talweg.spark.reading import StretchPartition, read_stretch
-from talweg.spark.shares import share, split
+from talweg.spark.shares import Turns, share, split
 
 _logger: Final = logging.getLogger("talweg.spark")
 
@@ -48,6 +48,7 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             None  # an end given out, and the ends then
         )
         self._triggered_at: float | None = None  # when a batch last had anything, or we first looked
+        self._turns = Turns[Place]()  # of partitions, where a limit leaves nothing for some
         self._group = ConsumerGroup(options.group, options.keep_bytes)
         self._missing: set[str] = set()  # topics that were not there when we looked
 
@@ -191,7 +192,9 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, begin: Positions, behind: Positions, found: list[Stretch], limit: ReadLimit
     ) -> dict[str, TopicPositions] | None:
         """How far to go this time; None: not at all, there is not enough yet."""
-        rows: dict[Place, int] = {(each.topic, each.partition): len(each) for each in found if len(each) > 0}
+        rows = self._turns.in_turn(
+            {(each.topic, each.partition): len(each) for each in found if len(each) > 0}
+        )
         starts: dict[Place, int] = {(each.topic, each.partition): each.begin for each in found}
         options = self._options
         if not isinstance(limit, ReadAllAvailable):  # that one overrules the options
@@ -203,6 +206,7 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 rows = self._share_bytes(options.bytes_max, rows, found)
         if sum(rows.values()):
             self._triggered_at = time.monotonic()
+            self._turns.note(rows)
         return {
             name: TopicPositions(
                 topic.incarnation,
@@ -228,15 +232,12 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _share_bytes(self, limit: int, rows: Mapping[Place, int], found: list[Stretch]) -> dict[Place, int]:
         """Rows whose bytes are about the limit, by the length of the messages that come next."""
         by_place = {(each.topic, each.partition): each for each in found}
-        lengths = {place: self._logs.message_bytes(by_place[place]) for place, count in rows.items() if count}
-        wanted = {place: max(round(rows[place] * length), 1) for place, length in lengths.items()}
-        if sum(wanted.values()) <= limit:
-            return dict(rows)
-        shares = share(limit, wanted)
-        made = {place: min(int(shares[place] / lengths[place]), rows[place]) for place in wanted}
-        if not any(made.values()) and made:
-            made[max(wanted, key=lambda place: wanted[place])] = 1  # else a long message would stop the query
-        return made
+        lengths = {
+            place: max(self._logs.message_bytes(by_place[place]), 1.0)
+            for place, count in rows.items()
+            if count
+        }
+        return share(limit, rows, lengths)
 
     # Tasks
 
