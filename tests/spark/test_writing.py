@@ -134,6 +134,7 @@ def test_a_partition_that_is_not_there_is_named(scene: Scene) -> None:
         ({"value": "binary", "price": "integer"}, "column price cannot be written: expected value"),
         ({"value": "integer"}, "column value is int, expected binary or string"),
         ({"value": "binary", "partition": "long"}, "column partition is bigint, expected int"),
+        ({"value": "binary", "timestamp": "timestamp_ntz"}, "timestamp_ntz, expected timestamp; cast it"),
     ],
 )
 def test_columns_that_cannot_be_written_are_named(columns: dict[str, str], said: str) -> None:

@@ -18,7 +18,7 @@ _TYPES: Final[dict[str, tuple[str, ...]]] = {
     "value": _BYTES,
     "topic": ("string",),
     "partition": ("int",),
-    "timestamp": ("timestamp", "timestamp_ntz"),
+    "timestamp": ("timestamp",),  # one without a zone would be a moment in the session's, which nobody tells
     "headers": (_HEADERS,),
     "offset": ("bigint",),
 }
@@ -36,7 +36,8 @@ def check_rows(schema: StructType, topic: str | None) -> None:
             )
         if field.dataType.simpleString() not in kinds:
             raise InvalidSetting(
-                f"column {field.name} is {field.dataType.simpleString()}, expected {' or '.join(kinds)}"
+                f"column {field.name} is {field.dataType.simpleString()}, expected {' or '.join(kinds)}; "
+                "cast it in the query"
             )
         if schema.fieldNames().count(field.name) > 1:
             raise InvalidSetting(f"column {field.name} is there twice")
