@@ -3,7 +3,15 @@
 from typing import Any
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from talweg.errors import InvalidSetting
 from talweg.spark import TalwegSource
@@ -206,3 +214,25 @@ def test_a_schema_that_cannot_be_had_is_refused(text: str, said: str) -> None:
         schema = schema.add(name, kind)
     with pytest.raises(InvalidSetting, match=said):
         check_schema(schema)
+
+
+def schema_of(name: str, kind: DataType, *, nullable: bool) -> StructType:
+    return StructType([StructField(name, kind, nullable)])
+
+
+def test_a_schema_promises_only_what_holds() -> None:
+    for name in ("key", "value"):
+        with pytest.raises(InvalidSetting, match=f"column {name} may be null; leave out NOT NULL"):
+            check_schema(schema_of(name, BinaryType(), nullable=False))
+    check_schema(schema_of("offset", LongType(), nullable=False))
+
+    def headers(*, values_nullable: bool) -> StructType:
+        key, value = (
+            StructField("key", StringType(), False),
+            StructField("value", BinaryType(), values_nullable),
+        )
+        return schema_of("headers", ArrayType(StructType([key, value]), False), nullable=False)
+
+    check_schema(headers(values_nullable=True))  # a header always has a key
+    with pytest.raises(InvalidSetting, match=r"column headers\.value may be null; leave out NOT NULL"):
+        check_schema(headers(values_nullable=False))

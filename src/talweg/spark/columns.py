@@ -33,7 +33,7 @@ TYPES: Final[dict[str, DataType]] = {
     "timestamp": TimestampType(),
     "headers": _HEADERS,
 }
-_NULLABLE: Final = frozenset({"key", "value"})
+_NULLABLE: Final = frozenset({"key", "value", "headers.value"})
 _PLACE: Final = frozenset({"topic", "partition"})  # not stored with messages
 
 
@@ -64,8 +64,18 @@ def check_schema(schema: StructType) -> None:
                 f"schema: column {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}; "
                 "cast it in the query"
             )
-        if not field.nullable and field.name in _NULLABLE:
-            raise InvalidSetting(f"schema: column {field.name} may be null; leave out NOT NULL")
+        for name in _promised(field) & _NULLABLE:
+            raise InvalidSetting(f"schema: column {name} may be null; leave out NOT NULL")
+
+
+def _promised(field: StructField) -> set[str]:
+    """What of a column the schema says is never null."""
+    promised = set() if field.nullable else {field.name}
+    if isinstance(field.dataType, ArrayType):
+        pair = field.dataType.elementType
+        assert isinstance(pair, StructType), "as the type of headers was compared"
+        promised |= {f"{field.name}.{each.name}" for each in pair if not each.nullable}
+    return promised
 
 
 class Shape:
