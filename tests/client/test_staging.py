@@ -12,7 +12,7 @@ from talweg.client.async_transaction import AsyncTransaction
 from talweg.client.cluster import Cluster
 from talweg.client.producer_settings import read_settings
 from talweg.client.staging import BATCH_BYTES, Staging
-from talweg.errors import Closed, Unavailable, Unreachable
+from talweg.errors import BodyTooLarge, Closed, Unavailable, Unreachable
 from talweg.records import Codec, frames
 
 SETTINGS = read_settings(
@@ -37,6 +37,7 @@ class Leaders:
         self.refusal: Unavailable | None = None  # of whoever is asked for the topic
         self.sequences: dict[int, list[int]] = {0: [], 1: []}
         self.taken_bytes = 0
+        self.body_bytes_max = 16 << 20
 
     async def fresh_topic(self, topic: str, *, seconds_max: float) -> Any:
         if self.refusal is not None:
@@ -47,6 +48,8 @@ class Leaders:
         self, topic: str, partition: int, method: str, path: str, body: bytes, **settings: Any
     ) -> None:
         await self.open.wait()
+        if len(body) > self.body_bytes_max:
+            raise BodyTooLarge(f"the body has {len(body)} bytes; {self.body_bytes_max} are allowed")
         for header, _ in frames(body, bytes_max=len(body)):
             self.sequences[partition].append(header.sequence)
         self.taken_bytes += len(body)
@@ -100,6 +103,17 @@ def test_what_is_under_way_is_bounded() -> None:
         await adding
         assert len(await staging.finish()) == 2
         assert leaders.taken_bytes >= 60 << 20
+
+    run(work)
+
+
+def test_a_message_that_is_too_long_is_told_with_its_topic_and_the_setting() -> None:
+    async def work(leaders: Leaders) -> None:
+        leaders.body_bytes_max = 2 << 20
+        staging = staging_with(leaders)
+        await staging.add("t", rows(1, 3 << 20))
+        with pytest.raises(BodyTooLarge, match=r"topic t: the body has .* 2097152 are allowed.*--body-max"):
+            await staging.finish()
 
     run(work)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from talweg.client.cluster import Cluster
 from talweg.client.columns import by_partition, bytes_of, cut
-from talweg.errors import Closed, PartitionNotFound, TalwegError, TopicExists, TopicNotFound
+from talweg.errors import BodyTooLarge, Closed, PartitionNotFound, TalwegError, TopicExists, TopicNotFound
 from talweg.protocol.batches import FRAMES
 from talweg.protocol.plain import CreateTopic, TopicCreated
 from talweg.protocol.transactions import STAGE_MIN, StageRef
@@ -205,15 +205,23 @@ class Staging:
         async with lane.lock:
             # Also others that are encoded by now; those behind one that is not are left to its task.
             while self._failed is None and (frames := lane.take()):
-                await self._cluster.ask_leader(
-                    lane.ref.topic,
-                    lane.ref.partition,
-                    "POST",
-                    f"/stages/{lane.ref.stage}?transaction={quote(self._transaction, safe='')}",
-                    frames,
-                    media_type=FRAMES,
-                    seconds_max=self._seconds_max,
-                )
+                await self._stage(lane.ref, frames)
+
+    async def _stage(self, ref: StageRef, frames: bytes) -> None:
+        try:
+            await self._cluster.ask_leader(
+                ref.topic,
+                ref.partition,
+                "POST",
+                f"/stages/{ref.stage}?transaction={quote(self._transaction, safe='')}",
+                frames,
+                media_type=FRAMES,
+                seconds_max=self._seconds_max,
+            )
+        except BodyTooLarge as error:
+            raise BodyTooLarge(
+                f"topic {ref.topic}: {error}. Brokers take requests up to their --body-max"
+            ) from error
 
     def _encode(self, stage: int, sealed: _Sealed) -> bytes:
         return encode_arrow(
