@@ -1,6 +1,7 @@
 """The consumer group of a query: how far it has come, for everybody to see, also when it begins anew."""
 
 import json
+from typing import Any, cast
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -8,7 +9,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from spark.scene import SECONDS_MAX, Scene
 from spark.shown import lags, positions
 from talweg.client.admin import Admin
-from talweg.errors import OffsetOutOfRange
+from talweg.client.partition_log import PartitionLogs
+from talweg.errors import OffsetOutOfRange, Unavailable
+from talweg.spark.consumer_group import ConsumerGroup
+from talweg.spark.positions import TopicPositions, to_json
 from talweg.testing.processes import wait_until
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
@@ -85,3 +89,61 @@ def test_a_group_that_cannot_be_shown_stops_nothing(scene: Scene, caplog: pytest
     with pytest.raises(OffsetOutOfRange, match="was read to 5000"):
         reader.latestOffset(start, ReadAllAvailable())
     assert "the progress of group archive" in caplog.text
+
+
+class Shown:
+    """Logs that note what is committed in them; partitions of topics that are away take nothing."""
+
+    def __init__(self) -> None:
+        self.commits: list[tuple[str, dict[int, int], bool]] = []
+        self.away: set[str] = set()
+
+    def commit(self, group: str, topic: str, offsets: Any, *, seek: bool, **_: Any) -> None:
+        self.commits.append((topic, dict(offsets), seek))
+        if topic in self.away:
+            raise Unavailable("nobody leads just now")
+
+    def by(self, group: ConsumerGroup, **positions: dict[int, int]) -> list[tuple[str, dict[int, int], bool]]:
+        """What it commits when it is told that everything before these positions is done."""
+        self.commits.clear()
+        done = to_json({topic: TopicPositions(7, offsets) for topic, offsets in positions.items()})
+        group.commit(cast(PartitionLogs, self), done)
+        return [*self.commits]
+
+
+@pytest.fixture
+def logs() -> Shown:
+    return Shown()
+
+
+def test_only_what_has_moved_is_committed(logs: Shown) -> None:
+    group = ConsumerGroup("archive", 1_000_000)
+    all_of_it = [("one", {0: 5, 1: 6}, False), ("two", {0: 7}, False)]
+    assert logs.by(group, one={0: 5, 1: 6}, two={0: 7}) == all_of_it  # for what was there before us
+    assert logs.by(group, one={0: 5, 1: 6}, two={0: 7}) == []
+    assert logs.by(group, one={0: 5, 1: 9}, two={0: 7}) == [("one", {1: 9}, False)]
+    assert logs.by(group, one={0: 5, 1: 9}, two={0: 8, 1: 0}) == [("two", {0: 8, 1: 0}, False)]
+    group.commit(cast(PartitionLogs, logs), to_json({"one": TopicPositions(8, {0: 5, 1: 9})}))
+    assert logs.commits[1:] == [("one", {0: 5, 1: 9}, False)]  # made again, it is another one
+
+
+def test_what_could_not_be_committed_is_tried_again_with_what_moves_next(logs: Shown) -> None:
+    group = ConsumerGroup("archive", None)
+    logs.away = {"one"}
+    assert logs.by(group, one={0: 5}, two={0: 7}) == [("one", {0: 5}, False), ("two", {0: 7}, False)]
+    assert logs.by(group, one={0: 5}, two={0: 7}) == []  # each time may take seconds, and nobody waits for it
+    logs.away = set()
+    assert logs.by(group, one={0: 5}, two={0: 8}) == [("one", {0: 5}, False), ("two", {0: 8}, False)]
+    assert logs.by(group, one={0: 5}, two={0: 9}) == [("two", {0: 9}, False)]
+
+
+def test_what_a_query_begins_with_is_taken_back_in_all_partitions(logs: Shown) -> None:
+    group = ConsumerGroup("archive", None)
+    group.begin(["one"])
+    logs.away = {"one"}
+    assert logs.by(group, one={0: 0, 1: 0}) == [("one", {0: 0, 1: 0}, True)]
+    logs.away = set()
+    assert logs.by(group, one={0: 0, 1: 0}) == [("one", {0: 0, 1: 0}, True)]  # at the next look
+    assert logs.by(group, one={0: 0, 1: 3}) == [("one", {1: 3}, False)]
+    group.begin(["one"])  # a partition has come to it
+    assert logs.by(group, one={0: 0, 1: 3, 2: 1}) == [("one", {0: 0, 1: 3, 2: 1}, True)]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from talweg.client.partition_log import PartitionLogs
 from talweg.errors import TalwegError
-from talweg.spark.positions import from_json
+from talweg.spark.positions import TopicPositions, from_json, moved
 
 _logger: Final = logging.getLogger("talweg.spark")
 _COMMIT_SECONDS_MAX: Final = 5.0  # positions are for people to see, nothing waits for them
@@ -21,21 +21,27 @@ class ConsumerGroup:
     def __init__(self, name: str | None, keep_bytes: int | None) -> None:
         self._name = name  # None: nothing is shown
         self._keep_bytes = keep_bytes
-        self._committed: dict[str, Any] | None = None
+        self._done: dict[str, Any] | None = None  # what we were told last; None: it is to be tried again
+        # What the group is known to have: nothing at first, so that all is shown, and kept, once. Partitions
+        # in which nothing moves are left in peace from then on: each position is an entry in a log.
+        self._committed: dict[str, TopicPositions] = {}
         # Topics that the query has just begun with: nothing is committed there yet.
         self._begun: set[str] = set()
 
     def begin(self, topics: Iterable[str]) -> None:
         """The query begins with these. Another one of the same name may have come further: its positions go
         back to where this one is, or nobody would see it, and nothing would be kept for it."""
-        self._begun.update(topics)
+        for topic in topics:
+            self._begun.add(topic)
+            self._committed.pop(topic, None)
 
     def commit(self, logs: PartitionLogs, done: dict[str, Any]) -> None:
         """Everything before these positions is done."""
-        if self._name is None or self._committed == done:
+        if self._name is None or self._done == done:
             return
-        self._committed = done
-        for topic, positions in from_json(done).items():
+        self._done = done
+        behind = from_json(done)
+        for topic, positions in moved(self._committed, behind).items():
             if positions.gone:
                 continue
             try:
@@ -50,9 +56,10 @@ class ConsumerGroup:
                 )
             except TalwegError as error:
                 if error.retriable and (self._keep_bytes is not None or topic in self._begun):
-                    self._committed = None  # nothing is held, or shown, as yet: the next look tries again
+                    self._done = None  # nothing is held, or shown, as yet: the next look tries again
                 _logger.warning(
                     "the progress of group %s in topic %s cannot be shown: %s", self._name, topic, error
                 )
             else:
                 self._begun.discard(topic)
+                self._committed[topic] = behind[topic]

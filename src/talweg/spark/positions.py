@@ -30,6 +30,20 @@ class TopicPositions(msgspec.Struct, frozen=True):
 Positions = Mapping[str, TopicPositions]
 
 
+def moved(before: Positions, behind: Positions) -> dict[str, TopicPositions]:
+    """Those of the later positions that are not the earlier ones."""
+    made = {}
+    for name, topic in behind.items():
+        known = before.get(name)
+        same = known.partitions if known is not None and known.incarnation == topic.incarnation else {}
+        offsets = {
+            number: offset for number, offset in topic.partitions.items() if same.get(number) != offset
+        }
+        if offsets:
+            made[name] = msgspec.structs.replace(topic, partitions=offsets)
+    return made
+
+
 def to_json(positions: Positions) -> dict[str, Any]:
     """Always in the same order: Spark compares the text."""
     return {

@@ -27,7 +27,7 @@ from talweg.spark.connection import logs_of
 from talweg.spark.consumer_group import ConsumerGroup
 from talweg.spark.options import ReadOptions
 from talweg.spark.planning import Chosen, NotedLosses, choose, ends_of, positions_at, stretches
-from talweg.spark.positions import Positions, TopicPositions, from_json, to_json
+from talweg.spark.positions import Positions, TopicPositions, from_json, moved, to_json
 from talweg.spark.reading import StretchPartition, read_stretch
 from talweg.spark.shares import Turns, share, split
 
@@ -244,7 +244,7 @@ class TalwegStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """A task for each partition that has anything to read, or more (`minPartitions`)."""
         before, losses = from_json(start), self._losses()
-        behind = _moved(before, from_json(end))
+        behind = moved(before, from_json(end))
         known = self._known[1] if self._known is not None and self._known[0] == end else None
         if known is not None:
             ends = known
@@ -304,18 +304,6 @@ def _both(one: Positions, other: Positions) -> dict[str, TopicPositions]:
     for name, topic in one.items():
         more = other[name].partitions if name in other else {}
         made[name] = TopicPositions(topic.incarnation, {**topic.partitions, **more})
-    return made
-
-
-def _moved(before: Positions, behind: Positions) -> dict[str, TopicPositions]:
-    """Those of the later positions that are not the earlier ones."""
-    made = {}
-    for name, topic in behind.items():
-        known = before.get(name)
-        same = known.partitions if known is not None and known.incarnation == topic.incarnation else {}
-        moved = {n: offset for n, offset in topic.partitions.items() if same.get(n) != offset}
-        if moved:
-            made[name] = TopicPositions(topic.incarnation, moved)
     return made
 
 
