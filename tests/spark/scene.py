@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from talweg.client.partition_log import PartitionLogs
 from talweg.errors import GroupNotFound, TalwegError
 from talweg.pipeline.runner import RESTARTS_MAX, is_sparks_fault
-from talweg.records import encode_values
+from talweg.records import Batch, encode_values, frames
 from talweg.spark import TalwegSource
 from talweg.spark.reading import StretchPartition
 from talweg.spark.stream_reader import TalwegStreamReader
@@ -95,6 +95,23 @@ class Scene:
 
         self.logs.background.run(ask())
 
+    def batches(self, partition: int) -> list[Batch]:
+        """The batches of a partition as its leader keeps them."""
+
+        async def ask() -> bytes:
+            answer = await self.logs.cluster.ask_leader(
+                self.topic,
+                partition,
+                "GET",
+                "/records?offset=0",
+                headers={"accept": FRAMES},
+                seconds_max=SECONDS_MAX,
+            )
+            return answer.body
+
+        found = self.logs.background.run(ask())
+        return [Batch.from_frame(frame) for _, frame in frames(found, bytes_max=len(found))]
+
     def fill(
         self, count: int, partitions: int = 2, batch: int = 100, topic: str | None = None
     ) -> list[bytes]:
@@ -129,9 +146,7 @@ class Scene:
         return (reader if schema is None else reader.schema(schema)).load()
 
     def stream(self, schema: str | None = None, **options: Any) -> DataFrame:
-        reader = self.spark.readStream.format("talweg").options(
-            **({"startingOffsets": "earliest"} | self._options(options))
-        )
+        reader = self.spark.readStream.format("talweg").options(**self._options(_from_the_start(options)))
         return (reader if schema is None else reader.schema(schema)).load()
 
     def reader(self, **options: Any) -> DataSourceReader:
@@ -142,8 +157,8 @@ class Scene:
 
     def stream_reader(self, **options: Any) -> TalwegStreamReader:
         """What Spark would make of a streaming query, without Spark."""
-        texts = {name: str(value) for name, value in self._options(options).items()}
-        source = TalwegSource({"startingOffsets": "earliest"} | texts)
+        texts = {name: str(value) for name, value in self._options(_from_the_start(options)).items()}
+        source = TalwegSource(texts)
         reader = source.streamReader(source.schema())
         assert isinstance(reader, TalwegStreamReader)
         return reader
@@ -169,6 +184,11 @@ class Scene:
         """The values that a streaming query has written, sorted."""
         frame = self.spark.read.parquet(str(self.directory / name))
         return sorted(bytes(row.value) for row in frame.select("value").collect())
+
+
+def _from_the_start(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of a stream, which reads what is there unless they say where it starts."""
+    return options if "startingTimestamp" in options else {"startingOffsets": "earliest"} | options
 
 
 def end_of(start: Callable[[], StreamingQuery]) -> StreamingQuery:

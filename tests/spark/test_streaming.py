@@ -6,13 +6,16 @@ import threading
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.query import StreamingQuery
 
-from spark.scene import SECONDS_MAX, Scene, batches_of, ends, read
+from spark.scene import BEGIN, SECONDS_MAX, Scene, batches_of, ends, read
 from spark.shown import positions
 from talweg.errors import OffsetOutOfRange, TalwegError
 from talweg.testing.processes import wait_until
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+
+IDLE = "spark.sql.streaming.noDataProgressEventInterval"
 
 
 def test_a_query_goes_on_where_its_checkpoint_says(scene: Scene) -> None:
@@ -60,6 +63,20 @@ def test_a_message_longer_than_the_limit_does_not_stop_a_query(scene: Scene) -> 
     reader = scene.stream_reader(maxBytesPerTrigger=100)
     end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     assert ends(end) == {f"{scene.topic}-0": 1}
+
+
+def test_spark_goes_by_a_limit_of_bytes_from_the_moment_where_a_query_starts(scene: Scene) -> None:
+    scene.create(partitions=2)
+    values = {partition: [b"%d %0999d" % (partition, n) for n in range(100)] for partition in range(2)}
+    for partition, sent in values.items():
+        scene.send(partition, sent, timestamps=[BEGIN + n * 1_000_000 for n in range(100)])
+    options = {"startingTimestamp": BEGIN // 1000 + 40_000, "maxBytesPerTrigger": 50_000}
+    batches = batches_of(scene.run(scene.stream(**options)))
+    assert (len(batches), sum(batches)) == (3, 120)
+    assert all(45 <= count <= 50 for count in batches[:-1])
+    assert scene.written() == sorted(values[0][40:] + values[1][40:])
+    scene.send(0, [b"older"], timestamp=BEGIN)  # from here on its checkpoint counts, and nothing else
+    assert batches_of(scene.run(scene.stream(**options))) == [1]
 
 
 def test_a_limit_of_bytes_is_used_however_many_partitions_share_it(scene: Scene) -> None:
@@ -110,6 +127,30 @@ def test_a_batch_waits_for_enough_rows_but_not_for_ever(scene: Scene) -> None:
     now = scene.stream_reader(minOffsetsPerTrigger=1000, maxTriggerDelay="1h")
     now.prepareForTriggerAvailableNow()
     assert now.latestOffset(start, ReadMinRows(1000)) != start  # else it would never end
+
+
+def test_spark_waits_for_enough_rows(scene: Scene) -> None:
+    sent = scene.fill(3, partitions=1)
+    scene.spark.conf.set(IDLE, "1ms")  # else a look that finds nothing to do is told of after seconds
+    try:
+        stream = scene.stream(minOffsetsPerTrigger=11, maxTriggerDelay="1h")
+        query = scene.start(stream, processingTime="50 milliseconds")
+    finally:
+        scene.spark.conf.unset(IDLE)
+    wait_until(lambda: batches_of(query) == [3], "the first batch", SECONDS_MAX)
+    sent += scene.more(3, 10, partitions=1)
+    wait_until(lambda: seen(query) == {f"{scene.topic}-0": 13}, "Spark to see more", SECONDS_MAX)
+    sent += scene.more(13, 1, partitions=1)
+    wait_until(lambda: sum(batches_of(query)) == 14, "the rest", SECONDS_MAX)
+    query.stop()
+    assert batches_of(query) == [3, 11]
+    assert scene.written() == sorted(sent)
+
+
+def seen(query: StreamingQuery) -> dict[str, int]:
+    """What the query has found when it last looked, whether it read that or not."""
+    progress = query.lastProgress
+    return {} if progress is None else ends(json.loads(progress.sources[0].latestOffset))
 
 
 def test_spark_may_overrule_limits(scene: Scene) -> None:

@@ -1,22 +1,27 @@
 """Batch writing over a real Spark and a real cluster."""
 
 from collections import Counter
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark.scene import Scene, values_of
 from talweg.errors import InvalidSetting
+from talweg.records import Codec
 from talweg.spark import TalwegSource
 from talweg.spark.options import Given, write_options
 from talweg.spark.writer import TalwegStreamWriter, TalwegWriter
 
 pytestmark = pytest.mark.xdist_group("spark")
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def write(scene: Scene, frame: Any, **options: Any) -> None:
@@ -72,6 +77,47 @@ def test_small_writes_without_keys_are_spread_too(scene: Scene) -> None:
     ends = scene.logs.ends(scene.topic, range(4)).values()
     assert sum(end.next_offset for end in ends) == 12
     assert max(end.next_offset for end in ends) < 12
+
+
+def test_compression_is_what_was_asked_for(scene: Scene) -> None:
+    scene.create(partitions=1)
+    rows = pa.record_batch({"value": [b"compresses well" * 100] * 10})
+    for compression in ("none", "lz4", "zstd"):
+        given = {"servers": scene.cluster.servers, "topic": scene.topic, "compression": compression}
+        writer = TalwegSource(given).writer(StructType([StructField("value", BinaryType())]), overwrite=False)
+        writer.commit([writer.write(iter([rows]))])
+    batches = scene.batches(0)
+    assert [batch.header.codec for batch in batches] == [Codec.NONE, Codec.LZ4, Codec.ZSTD]
+    assert all(batch.to_arrow(["value"]).column(0).equals(rows.column(0)) for batch in batches)
+
+
+@pytest.fixture
+def zone(request: pytest.FixtureRequest, scene: Scene) -> Iterator[ZoneInfo]:
+    """Of the session, for as long as the test runs."""
+    scene.spark.conf.set("spark.sql.session.timeZone", request.param)
+    yield ZoneInfo(request.param)
+    scene.spark.conf.unset("spark.sql.session.timeZone")
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"], indirect=True)
+def test_a_moment_stays_what_it_is_in_any_time_zone(scene: Scene, zone: ZoneInfo) -> None:
+    scene.create(partitions=1)
+    noon = "TIMESTAMP '2026-01-31 12:00:00.000005'"  # of that zone
+    write(scene, scene.spark.sql(f"SELECT 'a' AS value, {noon} AS timestamp"))
+    (batch,) = scene.batches(0)
+    moment = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=zone)
+    assert batch.header.first_timestamp == (moment - EPOCH) // timedelta(microseconds=1)
+
+    def shown(frame: Any) -> list[str]:
+        return [row.shown for row in frame.selectExpr("CAST(timestamp AS STRING) AS shown").collect()]
+
+    assert shown(scene.read()) == ["2026-01-31 12:00:00.000005"]
+    assert shown(scene.read(startingTimestamp=moment.isoformat())) == ["2026-01-31 12:00:00.000005"]
+    for comparison, rows in ((">=", 1), (">", 0), ("<=", 1), ("<", 0)):
+        condition = f"timestamp {comparison} {noon}"
+        assert len(scene.read(filterPushdown=True).where(condition).collect()) == rows, condition
+    scene.run(scene.stream())
+    assert shown(scene.spark.read.parquet(str(scene.directory / "out"))) == ["2026-01-31 12:00:00.000005"]
 
 
 def test_a_column_chooses_topics_and_those_that_are_not_there_are_made(scene: Scene) -> None:
