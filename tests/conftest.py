@@ -42,6 +42,7 @@ EXACT_FILES = frozenset(
         "replication/test_state.py",
         "replication/test_wire.py",
         "replication/test_writer.py",
+        "spark/test_shares.py",
     }
 )
 
