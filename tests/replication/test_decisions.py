@@ -248,6 +248,38 @@ def test_notes_of_what_has_expired_go_when_it_is_decided_and_are_bounded(
     assert log.decide("b", 2), "the oldest notes are forgotten"
 
 
+def test_notes_of_one_transaction_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EXPIRED_MAX", 3)
+    log = Log()
+    log.expire("q/1", 1, 2)
+    log.expire("q/1", 2, 3, 4, 5)  # its task fails again and again, and nobody else's does
+    for state in (log.state, PartitionState.from_bytes(log.state.to_bytes())):
+        twin = Log()
+        twin.state, twin.index = state, log.index
+        for stage in (3, 4, 5):
+            with pytest.raises(StageExpired):
+                twin.decide("q/1", stage)
+        twin.expire("q/2", 6)
+        with pytest.raises(StageExpired):
+            twin.decide("q/1", 4)
+        assert twin.decide("q/1", 1, 2, 3), "the oldest notes are forgotten"
+        twin.expire("q/2", 7, 8)
+        with pytest.raises(StageExpired):
+            twin.decide("q/2", 6)  # those of what was decided on count no longer
+
+
+def test_one_more_note_costs_the_same_however_many_there_are() -> None:
+    log = Log()
+    for begin in range(0, 150_000, 50_000):
+        log.expire("q/1", *range(begin, begin + 50_000))
+    began = time.process_time()
+    for stage in range(200_000, 201_000):
+        log.expire("q/1", stage)
+    assert (
+        time.process_time() - began < 1.0
+    )  # some hundredths; looking through all of them each time, 8 and more
+
+
 def test_a_snapshot_carries_everything_and_equal_states_give_equal_bytes() -> None:
     log = Log()
     log.decide("q/1", 1)

@@ -20,6 +20,7 @@ The note goes when its transaction is decided on; of transactions that never are
 
 import hashlib
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -103,7 +104,8 @@ class Decisions:
         self._open_stages = 0
         self._series: dict[str, Series] = {}  # the longest silent one first
         self._singles: dict[str, None] = {}  # completed ones in no series, as they were completed
-        self._expired: dict[str, tuple[StagePlace, ...]] = {}  # by transaction, the first noted first
+        # By transaction, the first noted first; so are the stages of each.
+        self._expired: dict[str, dict[StagePlace, None]] = {}
         self._expired_stages = 0
 
     # What a leader asks before it puts something into the log
@@ -115,8 +117,12 @@ class Decisions:
         decided = ruling.transaction in self.decisions
         if isinstance(ruling, Expire):
             # One that was forgotten had been completed: nothing of it waits for anything.
-            noted = self._expired.get(ruling.transaction, ())
-            return decided or self._is_forgotten(ruling.transaction) or set(ruling.stages) <= set(noted)
+            noted = self._expired.get(ruling.transaction, {})
+            return (
+                decided
+                or self._is_forgotten(ruling.transaction)
+                or all(place in noted for place in ruling.stages)
+            )
         if not decided:
             self._check_new(ruling)
         return decided
@@ -128,7 +134,8 @@ class Decisions:
                 f"transaction {name} is older than the last {SERIES_KEPT} of its series: "
                 "whether it was decided on is no longer known"
             )
-        expired = set(self._expired.get(name, ())).intersection(decide.stages)
+        noted = self._expired.get(name, {})
+        expired = [place for place in decide.stages if place in noted]
         if expired:
             one = min(expired)
             raise StageExpired(
@@ -220,17 +227,24 @@ class Decisions:
                 return
 
     def _note_expired(self, expire: Expire) -> None:
-        name = expire.transaction
-        noted = self._expired.get(name, ())
-        known = set(noted)
-        new = tuple(place for place in expire.stages if place not in known)
-        self._expired[name] = (*noted, *new)
-        self._expired_stages += len(new)
-        while self._expired_stages > EXPIRED_MAX and len(self._expired) > 1:
-            self._drop_notes(next(iter(self._expired)))
+        noted = self._expired.setdefault(expire.transaction, {})
+        before = len(noted)
+        noted.update(dict.fromkeys(expire.stages))
+        self._expired_stages += len(noted) - before
+        while self._expired_stages > EXPIRED_MAX:
+            self._drop_oldest_notes(self._expired_stages - EXPIRED_MAX)
+
+    def _drop_oldest_notes(self, count: int) -> None:
+        """So many, if the first transaction has them. It may be the only one, whose tasks go on failing."""
+        name, noted = next(iter(self._expired.items()))
+        for place in list(islice(noted, count)):
+            del noted[place]
+            self._expired_stages -= 1
+        if not noted:
+            del self._expired[name]
 
     def _drop_notes(self, name: str) -> None:
-        self._expired_stages -= len(self._expired.pop(name, ()))
+        self._expired_stages -= len(self._expired.pop(name, {}))
 
     # What is asked of it
 
@@ -260,7 +274,7 @@ class Decisions:
             list(self.decisions.items()),
             list(self._series.items()),
             list(self._singles),
-            list(self._expired.items()),
+            [(name, tuple(noted)) for name, noted in self._expired.items()],
         )
 
     @classmethod
@@ -272,7 +286,7 @@ class Decisions:
         made._open_stages = sum(len(decision.stages) for _, decision in stored.decisions)
         made._series = dict(stored.series)
         made._singles = dict.fromkeys(stored.singles)
-        made._expired = dict(stored.expired)
+        made._expired = {name: dict.fromkeys(places) for name, places in stored.expired}
         made._expired_stages = sum(len(places) for _, places in stored.expired)
         return made
 
