@@ -1,7 +1,7 @@
 """Stage, decide, publish and discard over HTTP, and what brokers settle by themselves."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from talweg.http import HttpResponse
 from talweg.protocol.batches import FRAMES
 from talweg.protocol.bundles import Taken
 from talweg.protocol.transactions import (
+    ANSWER_MS,
     STAGE_MIN,
     Complete,
     Decide,
@@ -73,11 +74,18 @@ class Transacting:
     async def endpoint(self, group: int) -> str:
         return self.brokers.running[await self.brokers.leader(group)].endpoint
 
-    async def request(self, method: str, path: str, body: bytes | None = None) -> HttpResponse:
+    async def request(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> HttpResponse:
         group = 20 if path.startswith(DECISIONS) else 10
-        media_type = FRAMES if group == 10 else "application/json"
         return await self.brokers.client.request(
-            await self.endpoint(group), method, path, body, media_type=media_type, seconds_max=10.0
+            await self.endpoint(group),
+            method,
+            path,
+            body,
+            media_type=FRAMES if group == 10 else "application/json",
+            headers=headers or {},
+            seconds_max=10.0,
         )
 
     async def stage(self, *items: bytes, stage: int = FIRST, transaction: str = "t") -> int:
@@ -86,9 +94,13 @@ class Transacting:
         return msgspec.json.decode(response.body, type=Staged).items
 
     async def publish(self, stage: int = FIRST) -> tuple[int, int]:
-        response = await self.request("POST", f"{LINES}/stages/{stage}/publish")
-        published = msgspec.json.decode(response.body, type=Published)
+        published = await self.publish_some(stage)
+        assert published.complete, "nobody said that a part of it would do"
         return published.offset, published.count
+
+    async def publish_some(self, stage: int = FIRST, **headers: str) -> Published:
+        response = await self.request("POST", f"{LINES}/stages/{stage}/publish", headers=headers)
+        return msgspec.json.decode(response.body, type=Published)
 
     async def discard(self, stage: int = FIRST) -> None:
         await self.request("POST", f"{LINES}/stages/{stage}/discard")
@@ -192,6 +204,27 @@ def test_two_publish_at_the_same_moment_and_it_is_there_once(tmp_path: Path) -> 
             outcomes = await asyncio.gather(*(at.publish() for _ in range(4)))
             assert set(outcomes) == {(0, 20)}
             assert await at.values() == [b"%d" % number * 500_000 for number in range(20)]
+
+    run(test())
+
+
+def test_publishing_answers_how_far_it_came_when_it_is_asked_to(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with Brokers(tmp_path, 1) as brokers:
+            at = await Transacting.on(brokers)
+            await at.produce(b"before")
+            for number in range(20):  # ten megabytes: a turn takes up to four
+                await at.stage(batch(number, b"%d" % number * 250_000))
+            answers = [await at.publish_some(**{ANSWER_MS: "0"})]
+            while not answers[-1].complete:
+                answers.append(await at.publish_some(**{ANSWER_MS: "0"}))
+            counts = [answer.count for answer in answers]
+            assert counts == sorted({*counts}), "each answer tells of something new"
+            assert len(counts) > 1
+            assert counts[-1] == 20
+            assert {answer.offset for answer in answers} == {1}
+            assert await at.publish_some(**{ANSWER_MS: "0"}) == answers[-1]
+            assert (await at.values())[1:] == [b"%d" % number * 250_000 for number in range(20)]
 
     run(test())
 

@@ -1,6 +1,7 @@
 """Transactions: stages in the partitions that this broker leads, and decisions in those that keep them."""
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Final
 
 from talweg.broker import decisions, stages
@@ -32,6 +33,7 @@ from talweg.protocol.transactions import (
     Expire,
     Expired,
     Published,
+    PublishStage,
     Staged,
     StageItems,
     StagePath,
@@ -87,7 +89,7 @@ class TransactionCalls:
                 f"{stage}/publish",
                 self._publish,
                 "Publish a stage that was decided on",
-                parameters=StagePath,
+                parameters=PublishStage,
                 answer=Published,
                 errors=(*WRITE_ERRORS, StageNotFound, StageExpired),
                 tag=_TAG,
@@ -168,11 +170,12 @@ class TransactionCalls:
         staged = stages.stage_items(partition, asked.transaction, made)
         return Staged(items=await within(self._seconds_max, staged))
 
-    async def _publish(self, request: Request[StagePath, None]) -> Published:
+    async def _publish(self, request: Request[PublishStage, None]) -> Published:
         asked = request.parameters
         partition = self._broker.hosting.partition(asked.topic, asked.partition)
-        settled = await within(self._seconds_max, stages.publish(partition, asked.stage))
-        return Published(count=settled.count, offset=settled.first_offset)
+        answer_seconds = math.inf if asked.answer_ms is None else asked.answer_ms / 1000
+        made = await within(self._seconds_max, stages.publish(partition, asked.stage, answer_seconds))
+        return Published(count=made.count, offset=made.first_offset, complete=made.complete)
 
     async def _discard(self, request: Request[StagePath, None]) -> None:
         asked = request.parameters

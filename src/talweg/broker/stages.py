@@ -1,6 +1,7 @@
 """What is staged in the partitions of this broker: what the calls mean, over one partition. Knows no HTTP."""
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -8,7 +9,7 @@ from typing import Final
 from talweg.broker.partition import Partition
 from talweg.errors import BadRequest, OffsetOutOfRange, StorageError
 from talweg.records import STAGE_ID_MIN, Bytes, peek
-from talweg.replication.staging import Item, Settled, encode_discard, encode_item
+from talweg.replication.staging import Item, Publication, encode_discard, encode_item
 
 _PUBLISH_BYTES: Final = 4 << 20  # read and proposed in one turn
 
@@ -38,18 +39,20 @@ async def stage_items(partition: Partition, transaction: str, frames: Sequence[B
     return max(peek(frame)[5] for frame in frames) + 1
 
 
-async def publish(partition: Partition, stage: int) -> Settled:
-    """Publish all of a stage, or what is left of it; raises StageNotFound and StageExpired."""
+async def publish(partition: Partition, stage: int, seconds_max: float = math.inf) -> Publication:
+    """Publish all of a stage, or what is left of it; raises StageNotFound and StageExpired. When that takes
+    longer, something of it is left."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + seconds_max
     await partition.confirm()  # a leader of the past does not know what was staged, or published, since
-    while True:
-        staging = partition.serving().state.staging
-        items = staging.waiting_items(stage, _PUBLISH_BYTES)
-        if not items:
-            return staging.settled[stage]
+    while items := partition.serving().state.staging.waiting_items(stage, _PUBLISH_BYTES):
         frames = await _read(partition, stage, items)
         if frames is not None:
             # Whoever else publishes it at the same time does no harm: each item is let in once.
             await partition.group.append(frames)
+        if clock() >= deadline:
+            break  # only now: each answer tells of something that it had not told before
+    return partition.serving().state.staging.publication(stage)
 
 
 async def _read(partition: Partition, stage: int, items: list[Item]) -> list[bytes] | None:

@@ -25,23 +25,48 @@ from talweg.errors import (
     Unavailable,
     Undecided,
 )
+from talweg.http import HttpResponse
 from talweg.protocol.transactions import (
+    ANSWER_MS,
     DECISION_STAGES_MAX,
     TRANSACTIONS,
     Complete,
     Decide,
     Decided,
     DecisionAnswer,
+    Published,
     StageRef,
     TransactionsReady,
     decision_partition,
 )
 
 _AT_ONCE: Final = 64  # stages that are published, or discarded
-_PUBLISH_SECONDS_MAX: Final = 30.0  # for one answer: it is given when all of a stage is published
+_ANSWER_SECONDS: Final = 1.0  # after which a broker should say how far it has published a stage
+_PUBLISH_SECONDS_MAX: Final = (
+    30.0  # for one answer: an older broker gives it when all of a stage is published
+)
 _logger: Final = logging.getLogger("talweg.transactions")
 
 A = TypeVar("A")
+
+
+class _Patience:
+    """How long stages are asked for: so many seconds since one of them got on. However much there is of them
+    may be published, then, and whatever of them is away takes no longer than one that is."""
+
+    def __init__(self, seconds_max: float) -> None:
+        self._seconds_max = seconds_max
+        self.steps = 0
+        self.got_on()
+
+    def got_on(self) -> None:
+        """Something is done that was not done before."""
+        self.steps += 1
+        self._deadline = asyncio.get_running_loop().time() + self._seconds_max
+
+    def seconds_left(self) -> float:
+        """No more than 0 when time is up."""
+        return self._deadline - asyncio.get_running_loop().time()
 
 
 class Transactions:
@@ -49,7 +74,9 @@ class Transactions:
 
     def __init__(self, cluster: Cluster, *, seconds_max: float) -> None:
         self._cluster = cluster
-        self._seconds_max = seconds_max  # for each thing that is asked, all its attempts together
+        # For each thing that is asked, all its attempts together. For stages: since one of them got on.
+        self._seconds_max = seconds_max
+        self._headers = {ANSWER_MS: str(int(1000 * min(_ANSWER_SECONDS, seconds_max / 4)))}
         self._partitions: int | None = None  # of the internal topic
 
     async def prepare(self) -> None:
@@ -132,24 +159,34 @@ class Transactions:
         if not held.completed and await self.publish(held.stages):
             await self.complete(name)
 
-    async def _for_each(self, stages: Iterable[StageRef], do: Callable[[StageRef], Awaitable[A]]) -> list[A]:
+    async def _for_each(
+        self, stages: Iterable[StageRef], do: Callable[[StageRef, _Patience], Awaitable[A]]
+    ) -> list[A]:
+        every = list(stages)
+        patience = _Patience(self._seconds_max)
+        # Each partition has its share of the room: one that is away leaves the others theirs.
+        places = {(stage.topic, stage.partition) for stage in every}
+        shares = {place: asyncio.Semaphore(max(_AT_ONCE // len(places), 1)) for place in places}
         room = asyncio.Semaphore(_AT_ONCE)
 
         async def one(stage: StageRef) -> A:
-            async with room:
-                return await do(stage)
+            async with shares[stage.topic, stage.partition], room:
+                outcome = await do(stage, patience)
+            patience.got_on()
+            return outcome
 
         # All are tried, whatever becomes of one of them: what is done need not be done again.
         done: list[A] = []
-        for outcome in await asyncio.gather(*map(one, stages), return_exceptions=True):
+        for outcome in await asyncio.gather(*map(one, every), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
             done.append(outcome)
         return done
 
-    async def _publish(self, stage: StageRef) -> bool:
+    async def _publish(self, stage: StageRef, patience: _Patience) -> bool:
         try:
-            await self._ask_stage(stage, "publish")
+            while not (await self._publish_some(stage, patience)).complete:
+                patience.got_on()
         except StageNotFound:
             pass  # long ago: what is decided on is only ever published
         except NotFound as error:
@@ -157,20 +194,34 @@ class Transactions:
             return False
         return True
 
-    async def _discard(self, stage: StageRef) -> None:
-        with suppress(StageDecided, NotFound):  # it counts, or is gone already
-            await self._ask_stage(stage, "discard")
+    async def _publish_some(self, stage: StageRef, patience: _Patience) -> Published:
+        answer = await self._ask_stage(stage, "publish", patience)
+        return msgspec.json.decode(answer.body, type=Published)
 
-    async def _ask_stage(self, stage: StageRef, what: str) -> None:
-        await self._cluster.topic(stage.topic, seconds_max=self._seconds_max)
-        await self._cluster.ask_leader(
-            stage.topic,
-            stage.partition,
-            "POST",
-            f"/stages/{stage.stage}/{what}",
-            seconds_max=self._seconds_max,
-            attempt_seconds_max=_PUBLISH_SECONDS_MAX,
-        )
+    async def _discard(self, stage: StageRef, patience: _Patience) -> None:
+        with suppress(StageDecided, NotFound):  # it counts, or is gone already
+            await self._ask_stage(stage, "discard", patience)
+
+    async def _ask_stage(self, stage: StageRef, what: str, patience: _Patience) -> HttpResponse:
+        error: TalwegError = Unavailable(f"time was up before stage {stage.stage} was asked for")
+        while (seconds_left := patience.seconds_left()) > 0:
+            steps = patience.steps
+            try:
+                await self._cluster.topic(stage.topic, seconds_max=seconds_left)
+                return await self._cluster.ask_leader(
+                    stage.topic,
+                    stage.partition,
+                    "POST",
+                    f"/stages/{stage.stage}/{what}",
+                    headers=self._headers,
+                    seconds_max=seconds_left,
+                    attempt_seconds_max=_PUBLISH_SECONDS_MAX,
+                )
+            except TalwegError as failure:
+                if not failure.retriable or patience.steps == steps:
+                    raise
+                error = failure
+        raise error
 
     async def _ask(
         self, name: str, method: str, path: str, answer: type[A], body: msgspec.Struct | None = None

@@ -3,7 +3,8 @@
 A writer stages batches at the leaders of partitions, where nobody reads them. One decision, in the partition
 of an internal topic that the transaction's name leads to, says which stages count; the first one holds. Then
 each of them is published at its leader, by whoever decided, or by a broker that sees it wait. All of these
-calls may be repeated: done twice is done once.
+calls may be repeated: done twice is done once. Publishing much takes long: who wants to hear how far it has
+come says so in a header, which brokers that do not know it pass over.
 
     POST /v1/transactions                                       client → manager   → TransactionsReady
     POST /v1/topics/T/partitions/P/stages/S?transaction=N       client → leader    frames → Staged
@@ -24,7 +25,7 @@ from typing import Annotated, Final
 import msgspec
 from crc32c import crc32c
 
-from talweg.http.calls import Answer, Natural, Parameters
+from talweg.http.calls import Answer, Header, Natural, Parameters
 from talweg.protocol.batches import PartitionPath
 
 TRANSACTIONS: Final = "__transactions"  # the internal topic
@@ -32,6 +33,7 @@ STAGE_MIN: Final = 1 << 62
 STAGE_MAX: Final = (1 << 63) - 1
 DECISION_STAGES_MAX: Final = 50_000
 COMPLETE_MAX: Final = 1_000
+ANSWER_MS: Final = "Talweg-Answer-Ms"
 
 StageNumber = Annotated[int, msgspec.Meta(ge=STAGE_MIN, le=STAGE_MAX)]
 TransactionName = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
@@ -66,6 +68,13 @@ class StageItems(StagePath, frozen=True, kw_only=True):
     transaction: TransactionName
 
 
+class PublishStage(StagePath, frozen=True, kw_only=True):
+    """A stage, and after how long the answer may be that something of it is left. It is not given before
+    something was published."""
+
+    answer_ms: Annotated[Natural | None, Header(ANSWER_MS)] = None  # None: when all of it is published
+
+
 class Staged(Answer, frozen=True, kw_only=True):
     """How many batches the stage holds now, these included."""
 
@@ -73,10 +82,12 @@ class Staged(Answer, frozen=True, kw_only=True):
 
 
 class Published(Answer, frozen=True, kw_only=True):
-    """All of the stage is published: so many messages, the first of them at this offset."""
+    """So many messages of the stage are published, the first of them at this offset. If `complete`, these are
+    all that there are."""
 
     count: Natural
     offset: Natural
+    complete: bool = True
 
 
 class StageRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -80,6 +80,14 @@ class Settled(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return self.first_offset < 0
 
 
+class Publication(msgspec.Struct, frozen=True, gc=False):
+    """How much of a stage is published."""
+
+    count: int  # messages
+    first_offset: int
+    complete: bool  # they are all there are
+
+
 class StoredStaging(msgspec.Struct, frozen=True, array_like=True):
     """All of it, for a snapshot."""
 
@@ -230,6 +238,15 @@ class Staging:
                 break
             chosen.append(item)
         return chosen
+
+    def publication(self, stage_id: int) -> Publication:
+        """How far a stage is published of which something is."""
+        settled, stage = self.settled.get(stage_id), self.stages.get(stage_id)
+        if settled is not None:
+            return Publication(settled.count, settled.first_offset, complete=True)
+        assert stage is not None, "what is not settled is open"
+        count = sum(item.count for item in stage.items[: stage.published])
+        return Publication(count, stage.first_offset, complete=False)
 
     # Copies and snapshots
 
