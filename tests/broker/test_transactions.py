@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.primary import QUICK, Brokers, wait_until
+from broker.primary import QUICK, Brokers, Primary, wait_until
+from talweg.broker.leaders import Leaders
 from talweg.broker.partition import Partition
 from talweg.errors import (
     BadRequest,
@@ -22,10 +23,12 @@ from talweg.errors import (
     StageNotFound,
     StorageError,
     TransactionForgotten,
+    Unavailable,
 )
 from talweg.http import HttpResponse
 from talweg.protocol.batches import FRAMES
 from talweg.protocol.bundles import Taken
+from talweg.protocol.control import PartitionAssignment, Peer
 from talweg.protocol.transactions import (
     ANSWER_MS,
     STAGE_MIN,
@@ -418,6 +421,34 @@ def test_what_cannot_be_published_does_not_keep_the_rest_from_being_settled(tmp_
             replica.read_staged = readable  # type: ignore[method-assign]
             await at.wait_until_nothing_is_staged()
             assert await at.values() == [b"a"]
+
+    run(test())
+
+
+def test_replicas_that_do_not_answer_cost_a_broker_that_asks_its_time_limit_once() -> None:
+    async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()  # until whoever asks hangs up
+        writer.close()
+
+    async def test() -> None:
+        primary = Primary()
+        await primary.server.start()
+        silent = await asyncio.start_server(silence, "127.0.0.1", 0)
+        endpoint = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        replicas = tuple(range(20))
+        primary.peers = {str(n): Peer(id=n, endpoint=endpoint, peer_endpoint=endpoint) for n in replicas}
+        primary.wish(
+            PartitionAssignment(
+                topic="lines", partition=0, group=10, voters=replicas, partitions=1, replication=20
+            )
+        )
+        leaders = Leaders((primary.endpoint,), request_seconds_max=0.5)
+        async with asyncio.timeout(5.0):
+            with pytest.raises(Unavailable):
+                await leaders.publish(reference())
+        await leaders.close()
+        silent.close()
+        await primary.server.stop()
 
     run(test())
 

@@ -1,8 +1,6 @@
 """How long publishing and discarding may take, and what a partition that is away costs: on virtual time."""
 
 import asyncio
-import selectors
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,40 +11,9 @@ from talweg.errors import NoQuorum, Unavailable
 from talweg.http import HttpResponse
 from talweg.http.answering import encode
 from talweg.protocol.transactions import ANSWER_MS, STAGE_MIN, Published, StageRef
+from virtual_time import now, run
 
 SECONDS_MAX = 30.0
-
-
-class Hurried(selectors.SelectSelector):
-    """Nobody waits: what should take a while has taken it."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        assert timeout is not None, "everybody waits for something that never comes"
-        self.now += max(timeout, 0.0)
-        return super().select(0)
-
-
-class VirtualTime(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self.selector = Hurried()
-        super().__init__(self.selector)
-
-    def time(self) -> float:
-        return self.selector.now
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await test()
-
-    with asyncio.Runner(loop_factory=VirtualTime) as runner:
-        runner.run(main())
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 class Leaders(Cluster):

@@ -1,7 +1,7 @@
 """Asks the leaders of partitions, wherever they are: for what brokers have to settle among themselves."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
 from urllib.parse import quote
 
@@ -11,6 +11,7 @@ from talweg.errors import GroupNotFound, NotLeader, PartitionNotFound, TalwegErr
 from talweg.http import HttpClient
 from talweg.protocol.control import Metadata
 from talweg.protocol.transactions import (
+    ANSWER_MS,
     TRANSACTIONS,
     Expire,
     Expired,
@@ -24,6 +25,7 @@ A = TypeVar("A")
 
 _CONNECTIONS_MAX: Final = 16  # to one server
 _PAUSE_SECONDS: Final = 0.1  # between two rounds of everybody
+_SOME: Final = {ANSWER_MS: "1000"}  # what is published by then will do
 
 
 class Leaders:
@@ -41,16 +43,19 @@ class Leaders:
 
     async def expire(self, transaction: str, stages: list[StageRef]) -> tuple[StageRef, ...]:
         """Those that were decided on; all others never will be."""
-        partition = await self._decision_partition(transaction)
+        partition = await self.keeper(transaction)
         body = Expire(transaction=transaction, stages=stages)
         answer = await self._ask(TRANSACTIONS, partition, "/decisions/expire", Expired, body)
         return answer.decided
 
-    async def publish(self, stage: StageRef) -> None:
-        """Publish a stage that was decided on."""
-        await self._ask(stage.topic, stage.partition, f"/stages/{stage.stage}/publish", Published)
+    async def publish(self, stage: StageRef) -> bool:
+        """Publish a stage that was decided on, or some of it if it is large; whether nothing is left."""
+        path = f"/stages/{stage.stage}/publish"
+        answer = await self._ask(stage.topic, stage.partition, path, Published, headers=_SOME)
+        return answer.complete
 
-    async def _decision_partition(self, transaction: str) -> int:
+    async def keeper(self, transaction: str) -> int:
+        """The partition of the internal topic that decides on it."""
         if self._decision_partitions is None:
             # Made if it is not there: that nobody has decided on anything is then a decision like any other.
             ready = await self._ask_manager("POST", "/v1/transactions", TransactionsReady)
@@ -58,16 +63,30 @@ class Leaders:
         return decision_partition(transaction, self._decision_partitions)
 
     async def _ask(
-        self, topic: str, partition: int, path: str, answer: type[A], body: msgspec.Struct | None = None
+        self,
+        topic: str,
+        partition: int,
+        path: str,
+        answer: type[A],
+        body: msgspec.Struct | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
     ) -> A:
         target = f"/v1/topics/{quote(topic, safe='')}/partitions/{partition}{path}"
         error: TalwegError = Unavailable(f"nobody leads partition {partition} of topic {topic}")
-        deadline = asyncio.get_running_loop().time() + self._seconds_max
-        while (left := deadline - asyncio.get_running_loop().time()) > 0:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._seconds_max
+        while (left := deadline - clock()) > 0:
             for endpoint in await self._candidates(topic, partition):
                 try:
                     return await self._client.call(
-                        endpoint, "POST", target, answer, body, seconds_max=max(left, 0.001)
+                        endpoint,
+                        "POST",
+                        target,
+                        answer,
+                        body,
+                        headers=headers or {},
+                        seconds_max=max(deadline - clock(), 0.001),
                     )
                 except (NotLeader, GroupNotFound, Unavailable) as failure:
                     error = failure
