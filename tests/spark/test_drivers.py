@@ -1,4 +1,4 @@
-"""A driver of its own is killed, and the next one makes good what it left behind.
+"""A driver of its own is killed, and the next one makes good what it left behind; or its executors are.
 
 In a group of its own: it needs no session but those that it starts, and waits for JVMs most of the time.
 """
@@ -16,6 +16,7 @@ from pipeline.command import started
 from spark.copies import Copy
 from spark.scene import SECONDS_MAX, Scene
 from spark.troubled import STEPS
+from spark_session import JAVA_OPTIONS
 from talweg.testing.processes import wait_until
 
 pytestmark = [pytest.mark.xdist_group("spark-drivers"), pytest.mark.timeout(900)]
@@ -29,12 +30,12 @@ from pyspark.sql import SparkSession
 from spark.troubled import TroubledSource
 from spark_session import SPARK_SETTINGS
 from talweg.pipeline.runner import is_sparks_fault
-builder = SparkSession.builder.master("local[8,4]")
-for name, value in SPARK_SETTINGS.items():
+source, sinks, settings = map(json.loads, sys.argv[1:])
+builder = SparkSession.builder
+for name, value in (SPARK_SETTINGS | settings).items():
     builder = builder.config(name, value)
 spark = builder.getOrCreate()
 spark.dataSource.register(TroubledSource)
-source, sinks = map(json.loads, sys.argv[1:])
 def start(options):
     frame = spark.readStream.format("talweg").schema("key binary, value binary").options(**source).load()
     return frame.writeStream.format("talweg-troubled").options(**options).trigger(availableNow=True).start()
@@ -47,6 +48,13 @@ while any(query.isActive or query.exception() is not None for query in queries):
             queries[number] = start(sinks[number])
     time.sleep(0.1)
 """
+LOCAL = {"spark.master": "local[8,4]"}
+# Two workers inside the driver, with an executor each, a process of its own: a killed one is replaced.
+CLUSTER = {
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+}
 
 
 def test_a_driver_killed_at_any_step_is_made_good_by_the_next(
@@ -60,7 +68,7 @@ def test_a_driver_killed_at_any_step_is_made_good_by_the_next(
     source["subscribe"] = f"{scene.topic},{scene.topic}-lost"
     sinks = [copy.options() for copy in copies.values()]
     environment = spark_environment | {"PYTHONPATH": str(TESTS)}
-    with started(_driver(source, sinks), scene.directory / "killed.log", environment) as killed:
+    with started(_driver(source, sinks, LOCAL), scene.directory / "killed.log", environment) as killed:
 
         def waiting() -> bool:
             assert killed.process.poll() is None, killed.says()[-4000:]
@@ -77,7 +85,7 @@ def test_a_driver_killed_at_any_step_is_made_good_by_the_next(
     # to read, a topic is named no longer, and is gone.
     source |= {"minPartitions": "3", "subscribe": scene.topic}
     scene.delete(f"{scene.topic}-lost")
-    with started(_driver(source, sinks), scene.directory / "next.log", environment) as following:
+    with started(_driver(source, sinks, LOCAL), scene.directory / "next.log", environment) as following:
         assert following.process.wait(2 * SECONDS_MAX) == 0, following.says()[-4000:]
     for step, copy in copies.items():
         decided = STEPS.index(step) >= STEPS.index("decided")
@@ -87,6 +95,65 @@ def test_a_driver_killed_at_any_step_is_made_good_by_the_next(
     assert "a task has staged" in following.says()
 
 
-def _driver(source: dict[str, str], sinks: list[dict[str, str]]) -> list[str]:
-    arguments = [msgspec.json.encode(each).decode() for each in (source, sinks)]
+def test_an_executor_killed_at_any_step_costs_a_delay(
+    scene: Scene, spark_environment: dict[str, str]
+) -> None:
+    sent, copy = scene.fill(600), Copy(scene)
+    plans = [f"wait {batch} {step}" for batch, step in enumerate(STEPS)]
+    copy.plan(plans[0])
+    source = {"servers": scene.cluster.servers, "startingOffsets": "earliest", "subscribe": scene.topic}
+    source["maxOffsetsPerTrigger"] = "100"
+    environment = spark_environment | {"PYTHONPATH": str(TESTS)}
+    command = _driver(source, [copy.options()], CLUSTER)
+    with started(command, scene.directory / "driver.log", environment) as driver:
+        killed: set[int] = set()
+        for plan, following in zip(plans, [*plans[1:], ""], strict=True):
+
+            def waiting(plan: str = plan) -> bool:
+                assert driver.process.poll() is None, driver.says()[-4000:]
+                return bool(copy.reached(plan))
+
+            wait_until(waiting, f"the query to come to: {plan}", SECONDS_MAX)
+            # At the first step its task is about to tell that it has; it is done again. Later it is done.
+            executor = _executor_that_staged(copy, copy.reached(plan)[0].transaction)
+            assert executor not in killed
+            killed.add(executor)
+            _kill_with_all_below(executor)
+            copy.plan(following)
+        assert driver.process.wait(SECONDS_MAX) == 0, driver.says()[-4000:]
+    assert copy.written() == sorted(sent)
+
+
+def _executor_that_staged(copy: Copy, transaction: str) -> int:
+    """The JVM above a worker of Python."""
+    lines = (copy.trouble / "staged").read_text().splitlines()
+    *_, pid = (int(pid) for pid, name in (line.split("|") for line in lines) if name == transaction)
+    parents = _parents()
+    while Path(f"/proc/{pid}/comm").read_text() != "java\n":
+        pid = parents[pid]
+    return pid
+
+
+def _kill_with_all_below(executor: int) -> None:
+    """SIGKILL, as if its machine were gone."""
+    parents = _parents()
+    below = {executor}
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
+    for pid in (executor, *below):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _parents() -> dict[int, int]:
+    """Of all processes of this machine."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            found[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def _driver(source: dict[str, str], sinks: list[dict[str, str]], settings: dict[str, str]) -> list[str]:
+    arguments = [msgspec.json.encode(each).decode() for each in (source, sinks, settings)]
     return [sys.executable, "-c", DRIVER, *arguments]

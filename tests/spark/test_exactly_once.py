@@ -1,7 +1,7 @@
 """Each message is in the sink exactly once, whatever is killed at whichever step, however rows are spread.
 
-A driver is killed in tests/spark/test_drivers.py, an executor in tests/pipeline/test_standalone.py: it takes
-a cluster of Spark's own.
+A driver and executors are killed in tests/spark/test_drivers.py, a whole worker in the midst of staging in
+tests/pipeline/test_standalone.py: that takes a cluster of Spark's own.
 """
 
 from collections.abc import Iterator
