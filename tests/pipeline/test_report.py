@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
@@ -20,7 +19,6 @@ from rich.console import Console
 from pipeline.made import frame, message, moment
 from talweg.cli.pipeline import _objects
 from talweg.pipeline.archive import add_to_archive
-from talweg.pipeline.charts import _by_minute
 from talweg.pipeline.compaction import FILES_MIN, compact
 from talweg.pipeline.counts import add_to_counts, counts_table
 from talweg.pipeline.findings import Findings, Minute, find
@@ -120,24 +118,6 @@ def test_files_that_were_merged_and_files_that_were_not_are_read_together(
     assert (told.talkers, len(told.latest)) == ((("logs", FILES_MIN + 1),), FILES_MIN + 1)
 
 
-@pytest.mark.parametrize(
-    ("minutes", "step"),
-    [(1, "minute"), (180, "minute"), (1440, "15 minutes"), (10_080, "hour"), (10**7, "30 days")],
-)
-def test_a_time_axis_has_as_many_steps_as_can_be_told_apart(minutes: int, step: str) -> None:
-    told = [
-        Minute("logs", level, moment(60 * n * minutes // 500), n, 0)
-        for n in range(500)
-        for level in ("INFO", "ERROR")
-    ]
-    axes = Figure().add_subplot()
-    _by_minute(Findings(minutes=tuple(told)), axes)
-    assert axes.get_title() == f"Messages by {step} and level"
-    bars = [bar for container in axes.containers for bar in container]
-    assert len(bars) <= 2 * 240
-    assert sum(bar.get_height() for bar in bars) == sum(each.messages for each in told)
-
-
 # Timestamps that anybody may give a message, in microseconds: the ends of what there are, nanoseconds taken
 # for microseconds, long before the year 1, and the first moment of it.
 EXTREMES = (2**63 - 1, 1_769_857_353 * 10**9, -(10**17), -(2**63), FIRST_US)
@@ -204,9 +184,6 @@ def test_clocks_that_were_never_set_are_on_no_time_axis(tmp_path: Path) -> None:
         "report.html",
     ]
     told = [Minute("t", "INFO", datetime(2026, 1, 31, 12, each, tzinfo=UTC), 1, 0) for each in range(9)]
-    axes = Figure().add_subplot()
-    _by_minute(Findings(minutes=(unset, *told)), axes)
-    assert axes.get_title() == "Messages by minute and level"
     assert len(write_report(Findings(minutes=(unset, *told)), tmp_path)) == 4
 
 

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,9 @@ _SIZE_INCHES: Final = (9.0, 4.2)
 _TOPICS_MAX: Final = 8  # lines that can be told apart; more would only be a tangle
 _BARS_MAX: Final = 20  # topics with a bar each
 _STEPS_MAX: Final = 200  # along a time axis: narrower bars would be less than a pixel or two
+_HOUR: Final = timedelta(hours=1)
+_FAR_PART: Final = 100  # of so many messages one may be too far from the others, at either end of the axis
+_FAR_TIMES: Final = 10  # only if that makes the axis so many times shorter
 # How long a step is, in minutes, and what it is called.
 _STEPS: Final = {
     1: "minute",
@@ -76,7 +80,7 @@ def _wanted(findings: Findings) -> Iterator[tuple[str, Draw]]:
 
 
 def _by_minute(findings: Findings, axes: Axes) -> None:
-    step, counts = _by_step(findings)
+    step, counts, far = _by_step(findings)
     moments = sorted(counts)
     base = [0] * len(moments)
     for level in findings.levels:
@@ -91,7 +95,7 @@ def _by_minute(findings: Findings, axes: Axes) -> None:
             align="edge",
         )
         base = [below + height for below, height in zip(base, heights, strict=True)]
-    axes.set_title(f"Messages by {_STEPS[step]} and level")
+    axes.set_title(f"Messages by {_STEPS[step]} and level" + _left_out(far=far))
     axes.set_ylabel("messages")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     _time_axis(axes, moments, step)
@@ -108,10 +112,7 @@ def _by_topic(findings: Findings, axes: Axes) -> None:
     for place, total in enumerate(base):
         axes.annotate(f" {total:,}", (total, place), va="center")
     axes.margins(x=0.12)
-    left_out = len(findings.topics) - len(topics)
-    axes.set_title(
-        "Messages by topic and level" + (f" ({left_out} smaller topics left out)" if left_out else "")
-    )
+    axes.set_title("Messages by topic and level" + _left_out(topics=len(findings.topics) - len(topics)))
     axes.set_xlabel("messages")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("topic")
@@ -119,7 +120,7 @@ def _by_topic(findings: Findings, axes: Axes) -> None:
 
 
 def _error_rate(findings: Findings, axes: Axes) -> None:
-    step, counts = _by_step(findings)
+    step, counts, far = _by_step(findings)
     topics = sorted(findings.topics, key=findings.messages)[-_TOPICS_MAX:]
     for topic, colour in zip(sorted(topics), _LINES, strict=False):
         moments, rates = _rates(counts, topic)
@@ -130,7 +131,10 @@ def _error_rate(findings: Findings, axes: Axes) -> None:
         axes.scatter(
             places, [rate for _, rate in spikes], marker="v", s=90, color="#111111", zorder=5, label="alert"
         )
-    axes.set_title(f"Errors among the parsed messages, by {_STEPS[step]}")
+    smaller = len(findings.topics) - len(topics)
+    axes.set_title(
+        f"Errors among the parsed messages, by {_STEPS[step]}" + _left_out(topics=smaller, far=far)
+    )
     axes.set_ylabel("error rate")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_ylim(-0.02, 1.05)
@@ -159,24 +163,57 @@ def _sessions(findings: Findings, axes: Axes) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _by_step(findings: Findings) -> tuple[int, Steps]:
-    """Minutes that are drawn as one, so that a month can be read as well as an hour: how many, and what they
-    add up to."""
-    dated = _dated(findings)
-    first, last = min(each.minute for each in dated), max(each.minute for each in dated)
+def _by_step(findings: Findings) -> tuple[int, Steps, int]:
+    """Minutes that are drawn as one, so that a month can be read as well as an hour: how many, what they add
+    up to, and how many messages are left out, because their times are too far from all others."""
+    first, last = _middle(_dated(findings))
     step = next(
         (step for step in _STEPS if (last - first) / timedelta(minutes=step) < _STEPS_MAX), max(_STEPS)
     )
     counts: Steps = defaultdict(Counter)
-    for each in dated:
-        counts[_floor(each.minute, step)][each.topic, each.level] += each.messages
-    return step, counts
+    for each in findings.minutes:
+        if first <= each.minute <= last:
+            counts[_floor(each.minute, step)][each.topic, each.level] += each.messages
+    return step, counts, findings.messages() - sum(each.total() for each in counts.values())
 
 
 def _dated(findings: Findings) -> list[Minute]:
     """What can stand on a time axis. A time before 1970 is a clock that was never set, such as Go's of the
     year 1, one far ahead a number in the wrong unit: they would leave a single bar for everything else."""
     return [each for each in findings.minutes if _EPOCH <= each.minute < _FAR]
+
+
+def _middle(dated: list[Minute]) -> tuple[datetime, datetime]:
+    """The first and the last minute that are shown. A clock that begins with 1970 whenever its machine does,
+    or that is a year off, leaves a single bar for everything else as well. Its times are possible ones: what
+    gives it away is how few messages have them, and how far they are from all the rest."""
+    counts: Counter[datetime] = Counter()
+    for each in dated:
+        counts[each.minute] += each.messages
+    moments = sorted(counts)
+    first, last = _behind_the_few(moments, counts), _behind_the_few(moments[::-1], counts)
+    # What is near to most of them stays, however little it is.
+    margin = max(last - first, _HOUR)
+    near = [moment for moment in moments if first - margin <= moment <= last + margin]
+    whole, shorter = moments[-1] - moments[0], max(near[-1] - near[0], _HOUR)
+    return (near[0], near[-1]) if whole > _FAR_TIMES * shorter else (moments[0], moments[-1])
+
+
+def _behind_the_few(moments: Sequence[datetime], counts: Counter[datetime]) -> datetime:
+    """Where so many messages have come by that they are more than a few."""
+    few = counts.total() // _FAR_PART
+    sums = accumulate(counts[moment] for moment in moments)
+    return next((moment for moment, so_far in zip(moments, sums, strict=True) if so_far > few), moments[0])
+
+
+def _left_out(*, topics: int = 0, far: int = 0) -> str:
+    """What a title says of that, in a line of its own."""
+    parts = []
+    if topics:
+        parts.append(f"{topics:,} smaller topic{'s' if topics > 1 else ''}")
+    if far:
+        parts.append(f"{far:,} message{'s' if far > 1 else ''} far off in time")
+    return f"\n(left out: {', '.join(parts)})" if parts else ""
 
 
 def _floor(minute: datetime, step: int) -> datetime:
