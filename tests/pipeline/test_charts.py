@@ -1,15 +1,15 @@
 """Charts show what was found, whatever was found: nothing is cut off, and nothing left out unsaid."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from pipeline.made import moment
-from talweg.pipeline.charts import _by_minute, _error_rate
-from talweg.pipeline.findings import Findings, Minute
+from talweg.pipeline.charts import Draw, _by_minute, _by_topic, _error_rate, drawn
+from talweg.pipeline.findings import ORDER, Findings, Minute
 
 HOUR = tuple(
     Minute(topic, level, moment(60 * n), messages, 0)
@@ -19,9 +19,8 @@ HOUR = tuple(
 )
 
 
-def drawn(draw: Callable[[Findings, Axes], None], findings: Findings) -> Axes:
-    axes = Figure().add_subplot()
-    draw(findings, axes)
+def axes_of(draw: Draw, findings: Findings) -> Axes:
+    (axes,) = drawn(draw, findings).axes
     return axes
 
 
@@ -40,7 +39,7 @@ def test_a_time_axis_has_as_many_steps_as_can_be_told_apart(minutes: int, step: 
         for n in range(500)
         for level in ("INFO", "ERROR")
     ]
-    axes = drawn(_by_minute, Findings(minutes=tuple(told)))
+    axes = axes_of(_by_minute, Findings(minutes=tuple(told)))
     assert axes.get_title() == f"Messages by {step} and level"
     bars = [bar for container in axes.containers for bar in container]
     assert len(bars) <= 2 * 240
@@ -50,7 +49,7 @@ def test_a_time_axis_has_as_many_steps_as_can_be_told_apart(minutes: int, step: 
 @pytest.mark.parametrize("year", [1, 1970, 2025, 2199, 9999])
 def test_a_few_times_far_from_all_others_are_left_out_and_that_is_said(year: int) -> None:
     found = Findings(minutes=(*HOUR, Minute("web", "INFO", datetime(year, 1, 1, tzinfo=UTC), 1, 0)))
-    by_minute, error_rate = drawn(_by_minute, found), drawn(_error_rate, found)
+    by_minute, error_rate = axes_of(_by_minute, found), axes_of(_error_rate, found)
     for axes in (by_minute, error_rate):
         title, left_out = axes.get_title().splitlines()
         assert "by minute" in title
@@ -68,7 +67,9 @@ def test_a_few_times_far_from_all_others_are_left_out_and_that_is_said(year: int
     ],
 )
 def test_what_is_not_far_or_not_little_stays_on_the_axis(count: int, earlier: timedelta) -> None:
-    axes = drawn(_by_minute, Findings(minutes=(Minute("web", "INFO", moment(0) - earlier, count, 0), *HOUR)))
+    axes = axes_of(
+        _by_minute, Findings(minutes=(Minute("web", "INFO", moment(0) - earlier, count, 0), *HOUR))
+    )
     assert "left out" not in axes.get_title()
     assert height(axes) == 1200 + count
 
@@ -77,6 +78,61 @@ def test_what_is_not_far_or_not_little_stays_on_the_axis(count: int, earlier: ti
 def test_a_quiet_beginning_stays_where_a_few_others_are_left_out(rest: tuple[Minute, ...]) -> None:
     quiet = Minute("web", "INFO", moment(-1800), 1, 0)
     unset = Minute("web", "INFO", datetime(1970, 1, 1, tzinfo=UTC), 3, 0)
-    axes = drawn(_by_minute, Findings(minutes=(unset, quiet, *rest)))
+    axes = axes_of(_by_minute, Findings(minutes=(unset, quiet, *rest)))
     assert axes.get_title().endswith("(left out: 3 messages far off in time)")
     assert height(axes) == 1201
+
+
+def named_in_legend(figure: Figure) -> list[str]:
+    (legend,) = figure.legends
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_a_legend_names_every_topic_and_every_level() -> None:
+    alert = {"minute": moment(60).isoformat(), "rate": 0.5}
+    own = tuple(Minute("_own", each.level, each.minute, 1, 0) for each in HOUR)
+    found = Findings(minutes=(*HOUR, *own), alerts=(alert,))
+    assert named_in_legend(drawn(_error_rate, found)) == ["_own", "logs", "web", "alert"]
+    assert named_in_legend(drawn(_error_rate, Findings(minutes=own))) == ["_own"]
+    assert named_in_legend(drawn(_by_topic, found)) == ["INFO", "ERROR"]
+    # From the top down, as the bars lie on one another.
+    assert named_in_legend(drawn(_by_minute, found)) == ["ERROR", "INFO"]
+
+
+LONG = "production.europe-west.payments-gateway.request-log." * 5
+
+
+@pytest.mark.parametrize("messages", [1, 10**6, 10**12])
+@pytest.mark.parametrize("length", [1, 33, 90, 249])
+@pytest.mark.parametrize("draw", [_by_minute, _by_topic, _error_rate])
+def test_nothing_is_cut_off_or_covered_and_most_of_a_chart_is_chart(
+    draw: Draw, length: int, messages: int
+) -> None:
+    topics = (LONG[:length], LONG[: length - 1] + "x")
+    minutes = (Minute(topic, level, moment(0), messages, 0) for topic in topics for level in ORDER)
+    figure = drawn(draw, Findings(minutes=tuple(minutes)))
+    figure.draw_without_rendering()
+    (axes,), (legend,) = figure.axes, figure.legends
+    width, height = figure.get_size_inches()
+    shown = figure.get_tightbbox()
+    assert (shown.x0 >= 0, shown.y0 >= 0, shown.x1 <= width, shown.y1 <= height) == (True,) * 4
+    assert axes.get_window_extent().width > 0.4 * figure.bbox.width
+    assert not Bbox.intersection(legend.get_window_extent(), axes.get_tightbbox())
+
+
+def test_topics_whose_names_look_alike_when_shortened_have_a_bar_each() -> None:
+    alike = [f"{'a' * 50}{n}{'z' * 50}" for n in range(3)]
+    minutes = (Minute(topic, "INFO", moment(0), 5, 0) for topic in alike)
+    axes = axes_of(_by_topic, Findings(minutes=tuple(minutes)))
+    (bars,) = axes.containers
+    assert [(bar.get_y() + bar.get_height() / 2, bar.get_width()) for bar in bars] == [(0, 5), (1, 5), (2, 5)]
+    assert {text.get_text() for text in axes.get_yticklabels()} == {f"{'a' * 16}…{'z' * 15}"}
+
+
+@pytest.mark.parametrize(("draw", "axis"), [(_by_minute, "yaxis"), (_by_topic, "xaxis")])
+def test_millions_are_written_out(draw: Draw, axis: str) -> None:
+    figure = drawn(draw, Findings(minutes=(Minute("logs", "INFO", moment(0), 4_000_000, 0),)))
+    figure.draw_without_rendering()
+    numbers = getattr(figure.axes[0], axis)
+    assert "2,000,000" in {text.get_text() for text in numbers.get_ticklabels()}
+    assert numbers.get_offset_text().get_text() == ""

@@ -7,10 +7,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 
 from talweg.pipeline.findings import ORDER, Findings, Minute, number_in
 from talweg.pipeline.levels import GRAVE, NONE, UNPARSED
@@ -33,6 +36,7 @@ _PARSED: Final = tuple(level for level in ORDER if level != UNPARSED)
 _SIZE_INCHES: Final = (9.0, 4.2)
 _TOPICS_MAX: Final = 8  # lines that can be told apart; more would only be a tangle
 _BARS_MAX: Final = 20  # topics with a bar each
+_LABEL_MAX: Final = 32  # characters of a topic's name, which may have 249: the chart wants room, too
 _STEPS_MAX: Final = 200  # along a time axis: narrower bars would be less than a pixel or two
 _HOUR: Final = timedelta(hours=1)
 _FAR_PART: Final = 100  # of so many messages one may be too far from the others, at either end of the axis
@@ -58,14 +62,19 @@ def draw_charts(findings: Findings, directory: Path) -> list[Path]:
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, draw in _wanted(findings):
-        figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
-        axes = figure.add_subplot()
-        draw(findings, axes)
-        axes.spines[["top", "right"]].set_visible(False)
         path = directory / f"{name}.png"
-        figure.savefig(path, format="png", dpi=110)
+        drawn(draw, findings).savefig(path, format="png", dpi=110)
         paths.append(path)
     return paths
+
+
+def drawn(draw: Draw, findings: Findings) -> Figure:
+    """One chart."""
+    figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
+    axes = figure.add_subplot()
+    draw(findings, axes)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
 
 
 def _wanted(findings: Findings) -> Iterator[tuple[str, Draw]]:
@@ -91,15 +100,14 @@ def _by_minute(findings: Findings, axes: Axes) -> None:
             _MINUTE * step * 0.9,
             bottom=base,
             color=_COLOURS[level],
-            label=level,
             align="edge",
         )
         base = [below + height for below, height in zip(base, heights, strict=True)]
     axes.set_title(f"Messages by {_STEPS[step]} and level" + _left_out(far=far))
     axes.set_ylabel("messages")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    _whole_numbers(axes.yaxis)
     _time_axis(axes, moments, step)
-    _legend(axes)
+    _legend_of_levels(axes, findings.levels[::-1])  # from the top down, as they lie on one another
 
 
 def _by_topic(findings: Findings, axes: Axes) -> None:
@@ -107,30 +115,31 @@ def _by_topic(findings: Findings, axes: Axes) -> None:
     base = [0] * len(topics)
     for level in findings.levels:
         widths = [findings.messages(topic, level) for topic in topics]
-        axes.barh(topics, widths, left=base, color=_COLOURS[level], label=level)
+        axes.barh(range(len(topics)), widths, left=base, color=_COLOURS[level])
         base = [before + width for before, width in zip(base, widths, strict=True)]
     for place, total in enumerate(base):
         axes.annotate(f" {total:,}", (total, place), va="center")
-    axes.margins(x=0.12)
+    axes.set_yticks(range(len(topics)), map(_shortened, topics))
     axes.set_title("Messages by topic and level" + _left_out(topics=len(findings.topics) - len(topics)))
     axes.set_xlabel("messages")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel("topic")
-    _legend(axes)
+    _whole_numbers(axes.xaxis)
+    _legend_of_levels(axes, findings.levels)
 
 
 def _error_rate(findings: Findings, axes: Axes) -> None:
     step, counts, far = _by_step(findings)
-    topics = sorted(findings.topics, key=findings.messages)[-_TOPICS_MAX:]
-    for topic, colour in zip(sorted(topics), _LINES, strict=False):
+    topics = sorted(sorted(findings.topics, key=findings.messages)[-_TOPICS_MAX:])
+    for topic, colour in zip(topics, _LINES, strict=False):
         moments, rates = _rates(counts, topic)
-        axes.plot(_places(moments), rates, marker="o", markersize=3, linewidth=1.2, color=colour, label=topic)
+        axes.plot(_places(moments), rates, marker="o", markersize=3, linewidth=1.2, color=colour)
+    shown, names = list[Artist](axes.lines), [*map(_shortened, topics)]
     spikes = [(minute, number_in(each, "rate")) for each in findings.alerts if (minute := _minute(each))]
     if spikes:
         places = _places([minute for minute, _ in spikes])
-        axes.scatter(
-            places, [rate for _, rate in spikes], marker="v", s=90, color="#111111", zorder=5, label="alert"
+        shown.append(
+            axes.scatter(places, [rate for _, rate in spikes], marker="v", s=90, color="#111111", zorder=5)
         )
+        names.append("alert")
     smaller = len(findings.topics) - len(topics)
     axes.set_title(
         f"Errors among the parsed messages, by {_STEPS[step]}" + _left_out(topics=smaller, far=far)
@@ -139,7 +148,7 @@ def _error_rate(findings: Findings, axes: Axes) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_ylim(-0.02, 1.05)
     _time_axis(axes, sorted(counts), step)
-    _legend(axes)
+    _legend(axes, shown, names)
 
 
 def _rates(counts: Steps, topic: str) -> tuple[list[datetime], list[float]]:
@@ -160,7 +169,7 @@ def _sessions(findings: Findings, axes: Axes) -> None:
     axes.set_title(f"How long sessions lasted ({len(findings.visits):,} of them)")
     axes.set_xlabel("minutes from the first request to the last")
     axes.set_ylabel("sessions")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    _whole_numbers(axes.yaxis)
 
 
 def _by_step(findings: Findings) -> tuple[int, Steps, int]:
@@ -243,5 +252,22 @@ def _places(moments: list[datetime]) -> list[float]:
     return [float(date2num(moment)) for moment in moments]  # type: ignore[no-untyped-call]
 
 
-def _legend(axes: Axes) -> None:
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+def _whole_numbers(axis: Axis) -> None:
+    axis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def _shortened(name: str) -> str:
+    """Names of one system often begin alike, and their ends alone may be alike too: both are kept."""
+    half = _LABEL_MAX // 2
+    return name if len(name) <= _LABEL_MAX else f"{name[:half]}…{name[1 - half :]}"
+
+
+def _legend_of_levels(axes: Axes, levels: Sequence[str]) -> None:
+    _legend(axes, [Patch(color=_COLOURS[level]) for level in levels], levels)
+
+
+def _legend(axes: Axes, shown: Sequence[Artist], names: Sequence[str]) -> None:
+    """Beside the chart and whatever sticks out of it. One that matplotlib puts together by itself lacks names
+    that begin with an underscore."""
+    axes.figure.legend(shown, names, loc="outside right upper", frameon=False)
