@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from pipeline.made import moment
-from talweg.pipeline.charts import Draw, _by_minute, _by_topic, _error_rate, drawn
-from talweg.pipeline.findings import ORDER, Findings, Minute
+from talweg.pipeline.charts import Draw, _by_minute, _by_topic, _error_rate, _sessions, drawn
+from talweg.pipeline.findings import ORDER, Findings, Minute, Visit
 
 HOUR = tuple(
     Minute(topic, level, moment(60 * n), messages, 0)
@@ -136,3 +136,23 @@ def test_millions_are_written_out(draw: Draw, axis: str) -> None:
     numbers = getattr(figure.axes[0], axis)
     assert "2,000,000" in {text.get_text() for text in numbers.get_ticklabels()}
     assert numbers.get_offset_text().get_text() == ""
+
+
+def test_sessions_are_told_by_how_long_they_lasted_however_long_one_did() -> None:
+    lasted = (0, 0, 0.9, 1, 4.9, 30, 59, 180, 34_000_000)
+    figure = drawn(_sessions, Findings(visits=tuple(Visit(minutes, 1, 0) for minutes in lasted)))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    (bars,) = axes.containers
+    names = [text.get_text() for text in axes.get_xticklabels()]
+    assert dict(zip(names, (bar.get_height() for bar in bars), strict=True)) == {
+        "below 1": 3,
+        "1 to 5": 2,
+        "5 to 15": 0,
+        "15 to 30": 0,
+        "30 to 60": 2,
+        "60 to 180": 0,
+        "180 and more": 2,
+    }
+    assert [text.get_text() for text in axes.texts] == ["3", "2", "0", "0", "2", "0", "2"]
+    assert axes.get_title() == "How long sessions lasted (9 of them)"

@@ -1,9 +1,10 @@
 """Charts of a report, drawn by matplotlib without a screen: each a PNG file of its own."""
 
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +42,7 @@ _STEPS_MAX: Final = 200  # along a time axis: narrower bars would be less than a
 _HOUR: Final = timedelta(hours=1)
 _FAR_PART: Final = 100  # of so many messages one may be too far from the others, at either end of the axis
 _FAR_TIMES: Final = 10  # only if that makes the axis so many times shorter
+_LASTED: Final = (1, 5, 15, 30, 60, 180)  # minutes of sessions: where one bar ends and the next begins
 # How long a step is, in minutes, and what it is called.
 _STEPS: Final = {
     1: "minute",
@@ -163,9 +165,12 @@ def _sum(counts: Counter[tuple[str, str]], topic: str | None = None, levels: Seq
 
 
 def _sessions(findings: Findings, axes: Axes) -> None:
-    axes.hist(
-        [visit.minutes for visit in findings.visits], bins=20, color=_COLOURS["INFO"], edgecolor="white"
-    )
+    # Bars of equal breadth would be one bar: most visitors stay for minutes, and some program all day.
+    counts = Counter(bisect(_LASTED, visit.minutes) for visit in findings.visits)
+    between = (f"{begin} to {end}" for begin, end in pairwise(_LASTED))
+    names = (f"below {_LASTED[0]}", *between, f"{_LASTED[-1]} and more")
+    bars = axes.bar(names, [counts[place] for place in range(len(names))], color=_COLOURS["INFO"])
+    axes.bar_label(bars, fmt="{:,.0f}")
     axes.set_title(f"How long sessions lasted ({len(findings.visits):,} of them)")
     axes.set_xlabel("minutes from the first request to the last")
     axes.set_ylabel("sessions")
