@@ -1,14 +1,26 @@
 """Charts show what was found, whatever was found: nothing is cut off, and nothing left out unsaid."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import combinations
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from pipeline.made import moment
-from talweg.pipeline.charts import Draw, _by_minute, _by_topic, _error_rate, _sessions, drawn
+from talweg.pipeline.charts import (
+    LEVEL_COLOURS,
+    LINE_COLOURS,
+    Draw,
+    _by_minute,
+    _by_topic,
+    _error_rate,
+    _sessions,
+    drawn,
+)
 from talweg.pipeline.findings import ORDER, Findings, Minute, Visit
 
 HOUR = tuple(
@@ -156,3 +168,57 @@ def test_sessions_are_told_by_how_long_they_lasted_however_long_one_did() -> Non
     }
     assert [text.get_text() for text in axes.texts] == ["3", "2", "0", "0", "2", "0", "2"]
     assert axes.get_title() == "How long sessions lasted (9 of them)"
+
+
+@pytest.mark.parametrize(("percent", "highest"), [(0, 5), (1, 5), (40, 40), (100, 100)])
+def test_an_axis_of_rates_is_as_high_as_the_highest(percent: int, highest: int) -> None:
+    levels = (("INFO", 100 - percent), ("ERROR", percent))
+    minutes = (Minute("logs", level, moment(0), messages, 0) for level, messages in levels)
+    bottom, top = axes_of(_error_rate, Findings(minutes=tuple(minutes))).get_ylim()
+    assert bottom < 0
+    assert highest / 100 <= top <= 1.2 * highest / 100
+
+
+@pytest.mark.parametrize("rate", [-3, 1e300, 10**400, True, None, "high"])
+def test_an_alerts_rate_is_drawn_as_a_rate_whatever_it_says(rate: object) -> None:
+    axes = axes_of(_error_rate, Findings(minutes=HOUR, alerts=({"minute": str(moment(0)), "rate": rate},)))
+    (alerts,) = axes.collections
+    ((_, height),) = alerts.get_offsets()
+    assert height in (0, 1)
+    assert axes.get_ylim()[1] <= 1.1
+
+
+@pytest.mark.parametrize("topics", [1, 3, 20, 30])
+def test_one_topic_alone_is_no_broader_than_one_of_four(topics: int) -> None:
+    minutes = (Minute(f"t{n}", "INFO", moment(0), 5, 0) for n in range(topics))
+    axes = axes_of(_by_topic, Findings(minutes=tuple(minutes)))
+    bottom, top = axes.get_ylim()
+    (bars,) = axes.containers
+    assert all(bar.get_height() <= (top - bottom) / 4 for bar in bars)
+    assert all(bottom < bar.get_y() < bar.get_y() + bar.get_height() < top for bar in bars)
+
+
+# What those see who lack one sort of cones, in linear light (Machado, Oliveira, Fernandes 2009).
+SEEN = {
+    "all cones": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "no red": ((0.152, 1.053, -0.205), (0.115, 0.786, 0.099), (-0.004, -0.048, 1.052)),
+    "no green": ((0.367, 0.861, -0.228), (0.280, 0.673, 0.047), (-0.012, 0.043, 0.969)),
+    "no blue": ((1.256, -0.077, -0.179), (-0.078, 0.931, 0.148), (0.005, 0.691, 0.304)),
+}
+
+
+def lab(colour: str, seen: str) -> np.ndarray:
+    """A colour as CIELAB has it, where distances are what eyes tell apart."""
+    rgb = np.array(to_rgb(colour))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    light = np.clip(np.array(SEEN[seen]) @ linear, 0, 1)
+    to_xyz = np.array(((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505)))
+    x, y, z = np.cbrt(np.maximum(to_xyz @ light / np.array((0.9505, 1, 1.089)), 1e-9))
+    return np.array((116 * y - 16, 500 * (x - y), 200 * (y - z)))
+
+
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("colours", [(*LEVEL_COLOURS.values(), "white"), (*LINE_COLOURS, "white", "#111111")])
+def test_colours_can_be_told_apart_by_everybody(colours: tuple[str, ...], seen: str) -> None:
+    places = [lab(colour, seen) for colour in colours]
+    assert min(float(np.linalg.norm(a - b)) for a, b in combinations(places, 2)) > 15

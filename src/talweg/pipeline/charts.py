@@ -19,17 +19,23 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from talweg.pipeline.findings import ORDER, Findings, Minute, number_in
 from talweg.pipeline.levels import GRAVE, NONE, UNPARSED
 
-_COLOURS: Final = {
-    "TRACE": "#d0d7de",
-    "DEBUG": "#9fb3c8",
-    "INFO": "#3a7ca5",
-    "WARN": "#f2b134",
-    "ERROR": "#d1495b",
-    "FATAL": "#7b1e3b",
-    NONE: "#b8b8b8",
-    UNPARSED: "#5b5b5b",
+# Chosen so that people who do not see red, green or blue can tell them apart as well.
+LEVEL_COLOURS: Final = {
+    "TRACE": "#c7cfe0",
+    "DEBUG": "#7fa8f0",
+    "INFO": "#1f5fa8",
+    "WARN": "#f0981e",
+    "ERROR": "#c0402c",
+    "FATAL": "#50131d",
+    NONE: "#b3aa98",
+    UNPARSED: "#7c656c",
 }
-_LINES: Final = ("#3a7ca5", "#d1495b", "#edae49", "#00798c", "#6d597a", "#66a182", "#8d6a4f", "#5b5b5b")
+LINE_COLOURS: Final = (
+    "#2a5cdd", "#e8a90c", "#1ea364", "#b0380a", "#35bfe6", "#4a0e6f", "#a0899e", "#5f5d60",
+)  # fmt: skip
+_MARKERS: Final = "osD^PX*p"  # one for each line, so that its colour need not say it all
+_MARKERS_MAX: Final = 40  # along a line
+_RATE_MIN: Final = 0.05  # that an axis of rates goes up to: what hardly ever fails should look so
 _MINUTE: Final = 1 / (24 * 60)  # in days, which is how matplotlib counts
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FAR: Final = datetime(2200, 1, 1, tzinfo=UTC)
@@ -37,6 +43,7 @@ _PARSED: Final = tuple(level for level in ORDER if level != UNPARSED)
 _SIZE_INCHES: Final = (9.0, 4.2)
 _TOPICS_MAX: Final = 8  # lines that can be told apart; more would only be a tangle
 _BARS_MAX: Final = 20  # topics with a bar each
+_BARS_MIN: Final = 4  # that there is room for: one alone would be as broad as the chart
 _LABEL_MAX: Final = 32  # characters of a topic's name, which may have 249: the chart wants room, too
 _STEPS_MAX: Final = 200  # along a time axis: narrower bars would be less than a pixel or two
 _HOUR: Final = timedelta(hours=1)
@@ -101,7 +108,7 @@ def _by_minute(findings: Findings, axes: Axes) -> None:
             heights,
             _MINUTE * step * 0.9,
             bottom=base,
-            color=_COLOURS[level],
+            color=LEVEL_COLOURS[level],
             align="edge",
         )
         base = [below + height for below, height in zip(base, heights, strict=True)]
@@ -117,11 +124,13 @@ def _by_topic(findings: Findings, axes: Axes) -> None:
     base = [0] * len(topics)
     for level in findings.levels:
         widths = [findings.messages(topic, level) for topic in topics]
-        axes.barh(range(len(topics)), widths, left=base, color=_COLOURS[level])
+        axes.barh(range(len(topics)), widths, left=base, color=LEVEL_COLOURS[level])
         base = [before + width for before, width in zip(base, widths, strict=True)]
     for place, total in enumerate(base):
         axes.annotate(f" {total:,}", (total, place), va="center")
     axes.set_yticks(range(len(topics)), map(_shortened, topics))
+    middle, half = (len(topics) - 1) / 2, max(len(topics), _BARS_MIN) / 2
+    axes.set_ylim(middle - half, middle + half)
     axes.set_title("Messages by topic and level" + _left_out(topics=len(findings.topics) - len(topics)))
     axes.set_xlabel("messages")
     _whole_numbers(axes.xaxis)
@@ -131,26 +140,31 @@ def _by_topic(findings: Findings, axes: Axes) -> None:
 def _error_rate(findings: Findings, axes: Axes) -> None:
     step, counts, far = _by_step(findings)
     topics = sorted(sorted(findings.topics, key=findings.messages)[-_TOPICS_MAX:])
-    for topic, colour in zip(topics, _LINES, strict=False):
+    for topic, colour, marker in zip(topics, LINE_COLOURS, _MARKERS, strict=False):
         moments, rates = _rates(counts, topic)
-        axes.plot(_places(moments), rates, marker="o", markersize=3, linewidth=1.2, color=colour)
-    shown, names = list[Artist](axes.lines), [*map(_shortened, topics)]
-    spikes = [(minute, number_in(each, "rate")) for each in findings.alerts if (minute := _minute(each))]
-    if spikes:
-        places = _places([minute for minute, _ in spikes])
-        shown.append(
-            axes.scatter(places, [rate for _, rate in spikes], marker="v", s=90, color="#111111", zorder=5)
+        every = 1 + len(moments) // _MARKERS_MAX
+        axes.plot(
+            _places(moments), rates, marker=marker, markevery=every, markersize=5, linewidth=1.2, color=colour
         )
+    shown, names = list[Artist](axes.lines), [*map(_shortened, topics)]
+    if spikes := _spikes(findings):
+        places, rates = _places([moment for moment, _ in spikes]), [rate for _, rate in spikes]
+        shown.append(axes.scatter(places, rates, marker="v", s=90, color="#111111", zorder=5))
         names.append("alert")
-    smaller = len(findings.topics) - len(topics)
-    axes.set_title(
-        f"Errors among the parsed messages, by {_STEPS[step]}" + _left_out(topics=smaller, far=far)
-    )
+    title = f"Errors among the parsed messages, by {_STEPS[step]}"
+    axes.set_title(title + _left_out(topics=len(findings.topics) - len(topics), far=far))
     axes.set_ylabel("error rate")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_ylim(-0.02, 1.05)
+    highest = max(_RATE_MIN, axes.get_ylim()[1])
+    axes.set_ylim(-highest / 50, highest)  # all of a marker at zero is seen
     _time_axis(axes, sorted(counts), step)
     _legend(axes, shown, names)
+
+
+def _spikes(findings: Findings) -> list[tuple[datetime, float]]:
+    """When there was an alert, and the rate it tells of: as a rate, whatever anybody wrote there."""
+    rates = ((_minute(each), number_in(each, "rate")) for each in findings.alerts)
+    return [(minute, min(max(rate, 0.0), 1.0)) for minute, rate in rates if minute is not None]
 
 
 def _rates(counts: Steps, topic: str) -> tuple[list[datetime], list[float]]:
@@ -169,7 +183,7 @@ def _sessions(findings: Findings, axes: Axes) -> None:
     counts = Counter(bisect(_LASTED, visit.minutes) for visit in findings.visits)
     between = (f"{begin} to {end}" for begin, end in pairwise(_LASTED))
     names = (f"below {_LASTED[0]}", *between, f"{_LASTED[-1]} and more")
-    bars = axes.bar(names, [counts[place] for place in range(len(names))], color=_COLOURS["INFO"])
+    bars = axes.bar(names, [counts[place] for place in range(len(names))], color=LEVEL_COLOURS["INFO"])
     axes.bar_label(bars, fmt="{:,.0f}")
     axes.set_title(f"How long sessions lasted ({len(findings.visits):,} of them)")
     axes.set_xlabel("minutes from the first request to the last")
@@ -269,7 +283,7 @@ def _shortened(name: str) -> str:
 
 
 def _legend_of_levels(axes: Axes, levels: Sequence[str]) -> None:
-    _legend(axes, [Patch(color=_COLOURS[level]) for level in levels], levels)
+    _legend(axes, [Patch(color=LEVEL_COLOURS[level]) for level in levels], levels)
 
 
 def _legend(axes: Axes, shown: Sequence[Artist], names: Sequence[str]) -> None:
