@@ -1,12 +1,16 @@
 """Charts show what was found, whatever was found: nothing is cut off, and nothing left out unsaid."""
 
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from itertools import combinations
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.dates import num2date
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
@@ -19,9 +23,11 @@ from talweg.pipeline.charts import (
     _by_topic,
     _error_rate,
     _sessions,
+    draw_charts,
     drawn,
 )
 from talweg.pipeline.findings import ORDER, Findings, Minute, Visit
+from talweg.pipeline.levels import UNPARSED
 
 HOUR = tuple(
     Minute(topic, level, moment(60 * n), messages, 0)
@@ -222,3 +228,98 @@ def lab(colour: str, seen: str) -> np.ndarray:
 def test_colours_can_be_told_apart_by_everybody(colours: tuple[str, ...], seen: str) -> None:
     places = [lab(colour, seen) for colour in colours]
     assert min(float(np.linalg.norm(a - b)) for a, b in combinations(places, 2)) > 15
+
+
+TOLD = Findings(
+    minutes=tuple(
+        Minute(topic, level, moment(60 * minute), messages, 0)
+        for topic, level, minute, messages in (
+            ("logs", "INFO", 0, 6),
+            ("logs", "ERROR", 0, 1),
+            ("logs", "FATAL", 0, 1),
+            ("logs", UNPARSED, 0, 12),
+            ("logs", "INFO", 2, 3),
+            ("logs", "ERROR", 2, 1),
+            ("web", "INFO", 1, 30),
+            ("web", UNPARSED, 2, 9),
+        )
+    ),
+    alerts=(
+        {"topic": "logs", "minute": moment(0).isoformat(), "rate": 0.25},
+        {"topic": "web", "minute": moment(120).isoformat(), "rate": 0.5},
+        {"topic": "web", "minute": "soon", "rate": 0.5},
+    ),
+)
+
+
+def bars(axes: Axes) -> dict[str, list[tuple[float, float, float, float]]]:
+    """Of each colour: left, bottom, width, height."""
+    return {
+        to_hex(container[0].get_facecolor()): [
+            (*bar.get_xy(), bar.get_width(), bar.get_height()) for bar in container
+        ]
+        for container in axes.containers
+    }
+
+
+def test_bars_of_time_stand_on_one_another_with_the_messages_of_their_level() -> None:
+    axes = axes_of(_by_minute, TOLD)
+    found = {
+        colour: [(num2date(left), bottom, height) for left, bottom, _, height in each]
+        for colour, each in bars(axes).items()
+    }
+    times = [moment(0), moment(60), moment(120)]
+    assert found == {
+        LEVEL_COLOURS[level]: list(zip(times, bottoms, heights, strict=True))
+        for level, bottoms, heights in (
+            ("INFO", (0, 0, 0), (6, 30, 3)),
+            ("ERROR", (6, 30, 3), (1, 0, 1)),
+            ("FATAL", (7, 30, 4), (1, 0, 0)),
+            (UNPARSED, (8, 30, 4), (12, 0, 9)),
+        )
+    }
+    assert all(0 < width < 1 / (24 * 60) for each in bars(axes).values() for _, _, width, _ in each)
+
+
+def test_bars_of_topics_lie_behind_one_another_with_the_messages_of_their_level() -> None:
+    axes = axes_of(_by_topic, TOLD)
+    assert {colour: [(left, width) for left, _, width, _ in each] for colour, each in bars(axes).items()} == {
+        LEVEL_COLOURS["INFO"]: [(0, 9), (0, 30)],
+        LEVEL_COLOURS["ERROR"]: [(9, 2), (30, 0)],
+        LEVEL_COLOURS["FATAL"]: [(11, 1), (30, 0)],
+        LEVEL_COLOURS[UNPARSED]: [(12, 12), (30, 9)],
+    }
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["logs", "web"]
+    assert [(text.get_text().strip(), *text.xy) for text in axes.texts] == [("24", 24, 0), ("39", 39, 1)]
+
+
+def test_lines_are_rates_among_what_was_parsed_and_alerts_stand_at_theirs() -> None:
+    axes = axes_of(_error_rate, TOLD)
+    assert [
+        (to_hex(line.get_color()), [*zip(num2date(line.get_xdata()), line.get_ydata(), strict=True)])
+        for line in axes.lines
+    ] == [
+        (LINE_COLOURS[0], [(moment(0), 0.25), (moment(120), 0.25)]),
+        (LINE_COLOURS[1], [(moment(60), 0.0)]),  # nothing of its last minute could be parsed
+    ]
+    (alerts,) = axes.collections
+    assert [(num2date(place), rate) for place, rate in alerts.get_offsets()] == [
+        (moment(0), 0.25),
+        (moment(120), 0.5),
+    ]
+
+
+def test_each_chart_is_in_the_file_of_its_name(tmp_path: Path) -> None:
+    told = msgspec.structs.replace(TOLD, visits=(Visit(2.0, 3, 0),))
+    draws = {
+        "messages-by-minute": _by_minute,
+        "messages-by-topic": _by_topic,
+        "error-rate": _error_rate,
+        "sessions": _sessions,
+    }
+    paths = draw_charts(told, tmp_path)
+    assert [path.stem for path in paths] == list(draws)
+    for path in paths:
+        alone = BytesIO()
+        drawn(draws[path.stem], told).savefig(alone, format="png", dpi=110)
+        assert path.read_bytes() == alone.getvalue()

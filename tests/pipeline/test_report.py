@@ -21,7 +21,7 @@ from talweg.cli.pipeline import _objects
 from talweg.pipeline.archive import add_to_archive
 from talweg.pipeline.compaction import FILES_MIN, compact
 from talweg.pipeline.counts import add_to_counts, counts_table
-from talweg.pipeline.findings import Findings, Minute, find
+from talweg.pipeline.findings import ArchivedTopic, Findings, Minute, Visit, find
 from talweg.pipeline.messages import MESSAGES
 from talweg.pipeline.report import print_report, sheets_of, write_report
 from talweg.pipeline.sessions import SESSIONS, sessions_table
@@ -67,6 +67,30 @@ def test_the_findings_are_what_was_sent(found: Findings) -> None:
     ]
     assert found.errors == (("line: in no known format: …", 2),)
     assert found.latest[0][:2] == ("2026-01-31 12:10:01", "logs")
+
+
+def test_the_tables_hold_what_was_found(found: Findings) -> None:
+    made = msgspec.structs.replace(
+        found,
+        visits=(Visit(0.0, 1, 0), Visit(4.0, 5, 2)),
+        archived=(ArchivedTopic("logs", files=2, bytes=4508, messages=103, missing=7),),
+        alerts=(ALERT | {"minute": "2026-01-31T12:07:00Z", "topic": "web"}, ALERT),
+    )
+    sheets = {each.title: each for each in sheets_of(made)}
+    counts, alerts = sheets["Messages by topic and level"], sheets["Alerts"]
+    assert counts.headings == ("topic", "INFO", "WARN", "ERROR", "UNPARSED", "all", "late", "errors")
+    assert counts.rows == (
+        ("logs", "60", "20", "21", "2", "103", "0", "20.8%"),
+        ("web", "20", "0", "0", "0", "20", "0", "0.0%"),
+    )
+    assert alerts.headings == ("topic", "minute", "errors", "messages", "rate", "usual")
+    assert alerts.rows == (
+        ("logs", "2026-01-31T12:05:00Z", "9", "20", "45.0%", "10.0%"),
+        ("web", "2026-01-31T12:07:00Z", "9", "20", "45.0%", "10.0%"),
+    )
+    assert sheets["Sessions"].rows == (("2", "3.0", "2.0", "1"),)
+    assert sheets["Archive"].headings == ("topic", "messages", "files", "bytes", "missing")
+    assert sheets["Archive"].rows == (("logs", "103", "2", "4,508", "7"),)
 
 
 def test_the_tables_are_printed_and_control_characters_are_not(found: Findings) -> None:
