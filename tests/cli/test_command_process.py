@@ -220,6 +220,14 @@ def test_standard_streams_may_be_closed(cluster: LocalCluster, topic: str, close
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
+def test_what_an_encoding_lacks_is_shown_escaped() -> None:
+    # So narrow that help shortens what stands in its table, with a character that is not in ASCII.
+    ended = run("pipeline", "run", "--help", environment={"PYTHONIOENCODING": "ascii", "COLUMNS": "60"})
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert r"\u2026" in ended.stdout
+    assert "Show this" in ended.stdout
+
+
 def test_a_progress_bar_is_for_terminals(topic: str, cluster: LocalCluster, tmp_path: Path) -> None:
     source = tmp_path / "a.txt"
     source.write_text("x\n" * 50_000)

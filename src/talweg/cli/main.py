@@ -1,5 +1,6 @@
 """The command line itself: which subcommands there are, and how mistakes of the world are told."""
 
+import io
 import os
 import sys
 from typing import Annotated, Any
@@ -94,4 +95,7 @@ app.command("manager")(manager)
 def main() -> None:
     """Run the command line of this process."""
     _open_standard_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As on standard error: a character that a terminal's encoding lacks is no reason to print nothing.
+        sys.stdout.reconfigure(errors="backslashreplace")
     app(prog_name="talweg")  # also for `python -m talweg.cli`: completion goes by the name
