@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,15 @@ from matplotlib.image import imread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructField, StructType
-from rich.console import Console
 
 from pipeline.made import frame, message, moment
-from talweg.cli.pipeline import _objects
+from talweg.cli.pipeline import _objects, _print_tables
 from talweg.pipeline.archive import add_to_archive
 from talweg.pipeline.compaction import FILES_MIN, compact
 from talweg.pipeline.counts import add_to_counts, counts_table
-from talweg.pipeline.findings import ArchivedTopic, Findings, Minute, Visit, find
+from talweg.pipeline.findings import ORDER, ArchivedTopic, Findings, Minute, Visit, find
 from talweg.pipeline.messages import MESSAGES
-from talweg.pipeline.report import print_report, sheets_of, write_report
+from talweg.pipeline.report import sheets_of, write_report
 from talweg.pipeline.sessions import SESSIONS, sessions_table
 from talweg.pipeline.standard import add_to_lines, lines_table
 from talweg.pipeline.times import FIRST_US
@@ -38,11 +36,13 @@ ALERT = {
     "usual_rate": 0.1,
 }
 HIT = '1.2.3.4 - - [31/Jan/2026:11:00:00 +0000] "GET / HTTP/1.1" 200 1 "-" "a"'
+CHARTS = ("messages-by-minute.png", "messages-by-topic.png", "error-rate.png")
 NASTY = "<script>alert(1)</script> \x1b[31m [bold]x"
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Findings:
+def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of two topics."""
     archive = tmp_path_factory.mktemp("archive")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     levels = ("INFO", "INFO", "INFO", "WARN", "ERROR")
@@ -53,7 +53,12 @@ def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Find
     messages = frame(spark, rows).coalesce(1)
     for add in (add_to_archive, add_to_lines, add_to_counts):
         add(archive, messages, {})
-    return find(archive, (ALERT,))
+    return archive
+
+
+@pytest.fixture
+def found(told: Path) -> Findings:
+    return find(told, (ALERT,))
 
 
 def test_the_findings_are_what_was_sent(found: Findings) -> None:
@@ -93,25 +98,46 @@ def test_the_tables_hold_what_was_found(found: Findings) -> None:
     assert sheets["Archive"].rows == (("logs", "103", "2", "4,508", "7"),)
 
 
-def test_the_tables_are_printed_and_control_characters_are_not(found: Findings) -> None:
-    stream = StringIO()
-    print_report(found, Console(file=stream, width=160, force_terminal=False))
-    text = stream.getvalue()
-    for title in ("Messages by topic and level", "Archive", "Alerts", "Latest errors"):
-        assert title in text
-    assert "[bold]x" in text
-    assert "\x1b" not in text
-    assert "123 messages counted, 2 of them not parsed" in text
+# What logs hold, and how it is shown: IPv6 hosts among them, which are no emoji, and markup, which is none.
+ODD = {
+    "2001:100:db8::1 [bold]x[/]": "2001:100:db8::1 [bold]x[/]",
+    "boom\n\tat a.B(C.java:1)\r\n": "boom at a.B(C.java:1)",
+    "10\u202f% at 12\u00a0h": "10 % at 12 h",
+    "\x1b[31mred\x00": "\ufffd[31mred\ufffd",
+    "\u202eleft": "\ufffdleft",
+}
+
+
+def test_texts_are_shown_as_they_are_in_one_line_and_without_control_characters(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    odd = Findings(
+        errors=tuple((text, 1) for text in ODD),
+        talkers=tuple((text, 1) for text in ODD),
+        latest=tuple(("2026-01-31 12:10:01", "logs", text) for text in ODD),
+        alerts=tuple(ALERT | {"topic": text} for text in ODD),
+    )
+    for sheet in sheets_of(odd):
+        texts = [row[-1] if sheet.title == "Latest errors" else row[0] for row in sheet.rows]
+        assert texts == list(ODD.values())
+    _print_tables(odd)
+    printed = capfd.readouterr().out
+    assert [printed.count(text) for text in ODD.values()] == [4] * len(ODD)
+
+
+def test_no_figure_is_cut_however_many_columns_there_are(capfd: pytest.CaptureFixture[str]) -> None:
+    minutes = (Minute("t" * 60, level, moment(0), 123_456_000 + n, 7) for n, level in enumerate(ORDER))
+    _print_tables(Findings(minutes=tuple(minutes)))
+    _, headings, row, *_ = capfd.readouterr().out.splitlines()
+    figures = [f"{123_456_000 + n:,}" for n in range(8)]
+    assert row.split() == ["t" * 60, *figures, f"{8 * 123_456_000 + 28:,}", "56", "28.6%"]
+    assert headings.split() == ["topic", *ORDER, "all", "late", "errors"]
+    assert (headings.index("late") + 4, headings.index("errors") + 6) == (row.index(" 56") + 3, len(row))
 
 
 def test_the_charts_and_the_page_are_whole(found: Findings, tmp_path: Path) -> None:
     paths = write_report(found, tmp_path / "report")
-    assert [path.name for path in paths] == [
-        "messages-by-minute.png",
-        "messages-by-topic.png",
-        "error-rate.png",
-        "report.html",
-    ]
+    assert [path.name for path in paths] == [*CHARTS, "report.html"]
     for path in paths[:-1]:
         height, width, _ = imread(path).shape
         assert (width > 800, height > 400) == (True, True)

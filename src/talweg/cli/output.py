@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
-_NUMBER: Final = re.compile(r"[\d,]+(\.\d+)?")
+_NUMBER: Final = re.compile(r"[\d,]+(\.\d+)?%?")
 _BREAKS: Final = re.compile(rb"[\r\n]")
 NULL: Final = "(null)"
 
@@ -62,7 +62,7 @@ def is_styled() -> bool:
     return sys.stdout.isatty() and not unwanted
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
     """Columns under headings, numbers to the right. Never cut or wrapped: programs read them, too."""
     texts = [[_cell(cell) for cell in row] for row in rows]
     right = [bool(texts) and all(_is_number(row[i]) for row in texts) for i in range(len(headings))]
@@ -70,6 +70,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> No
     bold = ("\x1b[1m", "\x1b[0m") if is_styled() else ("", "")
     print_lines(
         [
+            *([bold[0] + title + bold[1]] if title else []),
             bold[0] + _aligned(headings, widths, right) + bold[1],
             *(_aligned(row, widths, right) for row in texts),
         ]

@@ -12,13 +12,14 @@ import typer
 
 from talweg.cli import options
 from talweg.cli.complaints import Failed
-from talweg.cli.output import print_json, print_table
+from talweg.cli.output import print_json, print_lines, print_table
 from talweg.errors import InvalidSetting, TalwegError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from talweg.pipeline.catalogue import Pipeline
+    from talweg.pipeline.findings import Findings
 
 app = typer.Typer(help="Log pipelines on Spark: run them, and see what they found.", no_args_is_help=True)
 
@@ -194,11 +195,10 @@ def report(
     """Print what pipelines found, draw the charts, and write a page that needs nothing else."""
     _need_spark()
     import msgspec  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
 
     from talweg.pipeline.findings import find  # noqa: PLC0415
     from talweg.pipeline.places import tables_below  # noqa: PLC0415
-    from talweg.pipeline.report import print_report, write_report  # noqa: PLC0415
+    from talweg.pipeline.report import write_report  # noqa: PLC0415
 
     if not tables_below(archive):
         raise Failed(f"{archive}: nothing to report; run pipelines first: talweg pipeline run --archive DIR")
@@ -207,9 +207,8 @@ def report(
     if as_json:
         print_json({"findings": msgspec.to_builtins(findings), "files": [str(path) for path in paths]})
         return
-    print_report(findings, Console())
-    for path in paths:
-        typer.echo(str(path))
+    _print_tables(findings)
+    print_lines(map(str, paths))
 
 
 @app.command("redrive")
@@ -240,6 +239,17 @@ def redrive(
         f"{done.letters:,} dead letters of {topic} looked at, {done.sent:,} sent back"
         + (f"; {stay:,} stay: set aside too often, or without their origin" if stay else "")
     )
+
+
+def _print_tables(findings: "Findings") -> None:
+    from talweg.pipeline.levels import UNPARSED  # noqa: PLC0415
+    from talweg.pipeline.report import sheets_of  # noqa: PLC0415
+
+    for sheet in sheets_of(findings):
+        print_table(sheet.headings, sheet.rows, title=sheet.title)
+        print_lines([""])
+    unparsed = findings.messages(level=UNPARSED)
+    print_lines([f"{findings.messages():,} messages counted, {unparsed:,} of them not parsed"])
 
 
 def _need_spark() -> None:

@@ -1,4 +1,4 @@
-"""The report: tables for the terminal, charts, and one HTML page that needs nothing else."""
+"""The report: tables, charts, and one HTML page that needs nothing else."""
 
 import base64
 import html
@@ -7,13 +7,9 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as RichTable
 
 from talweg.pipeline.charts import draw_charts
 from talweg.pipeline.findings import Findings, number_in
-from talweg.pipeline.levels import UNPARSED
 
 PAGE: Final = "report.html"
 
@@ -38,7 +34,7 @@ class Sheet(msgspec.Struct, frozen=True):
 
 
 def sheets_of(findings: Findings) -> list[Sheet]:
-    """The tables that have rows."""
+    """The tables that have rows. Nothing in them breaks a line, or takes hold of a terminal."""
     topics = findings.topics
     levels = findings.levels
     counts = tuple(
@@ -74,20 +70,7 @@ def sheets_of(findings: Findings) -> list[Sheet]:
         made.append(
             Sheet("Sessions", ("sessions", "requests each", "minutes each", "with errors"), (row,), 0)
         )
-    return [sheet for sheet in made if sheet.rows]
-
-
-def print_report(findings: Findings, console: Console) -> None:
-    """The tables, for people."""
-    for sheet in sheets_of(findings):
-        table = RichTable(title=sheet.title, title_justify="left")
-        for number, heading in enumerate(sheet.headings):
-            table.add_column(heading, justify="right" if number >= sheet.numbers_from else "left")
-        for row in sheet.rows:
-            table.add_row(*(escape(_printable(cell)) for cell in row))
-        console.print(table)
-    unparsed = findings.messages(level=UNPARSED)
-    console.print(f"{findings.messages():,} messages counted, {unparsed:,} of them not parsed")
+    return [_legible(sheet) for sheet in made if sheet.rows]
 
 
 def write_report(findings: Findings, directory: Path) -> list[Path]:
@@ -117,7 +100,7 @@ def page_of(findings: Findings, charts: Sequence[Path]) -> str:
 def _html_table(sheet: Sheet) -> str:
     def cell(tag: str, number: int, text: str) -> str:
         kind = ' class="number"' if number >= sheet.numbers_from else ""
-        return f"<{tag}{kind}>{html.escape(_printable(text))}</{tag}>"
+        return f"<{tag}{kind}>{html.escape(text)}</{tag}>"
 
     head = "".join(cell("th", number, text) for number, text in enumerate(sheet.headings))
     body = "".join(
@@ -145,6 +128,12 @@ def _counted(pairs: Sequence[tuple[str, int]]) -> tuple[tuple[str, ...], ...]:
     return tuple((name, f"{count:,}") for name, count in pairs)
 
 
+def _legible(sheet: Sheet) -> Sheet:
+    rows = tuple(tuple(_printable(cell) for cell in row) for row in sheet.rows)
+    return msgspec.structs.replace(sheet, rows=rows)
+
+
 def _printable(text: str) -> str:
-    """Control characters of a log line must not reach a terminal."""
-    return "".join(each if each.isprintable() else "\ufffd" for each in text)
+    """In one line, whatever a log line holds: blanks of any kind as one blank; a sign in place of each other
+    character that cannot be seen, such as those that control terminals."""
+    return "".join(each if each.isprintable() else "\ufffd" for each in " ".join(text.split()))
