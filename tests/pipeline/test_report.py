@@ -14,8 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.types import StructField, StructType
 
+from cli.shell import Shell
 from pipeline.made import frame, message, moment
+from spark.scene import Scene
 from talweg.cli.pipeline import _objects, _print_tables
+from talweg.client.producer import Producer
+from talweg.pipeline.alerts import TOPIC as ALERTS
 from talweg.pipeline.archive import add_to_archive
 from talweg.pipeline.compaction import FILES_MIN, compact
 from talweg.pipeline.counts import add_to_counts, counts_table
@@ -133,6 +137,45 @@ def test_no_figure_is_cut_however_many_columns_there_are(capfd: pytest.CaptureFi
     assert row.split() == ["t" * 60, *figures, f"{8 * 123_456_000 + 28:,}", "56", "28.6%"]
     assert headings.split() == ["topic", *ORDER, "all", "late", "errors"]
     assert (headings.index("late") + 4, headings.index("errors") + 6) == (row.index(" 56") + 3, len(row))
+
+
+def test_the_command_says_what_was_found_and_where_the_rest_is(
+    told: Path, scene: Scene, tmp_path: Path
+) -> None:
+    talweg, output = Shell(scene.cluster.servers), tmp_path / "to" / "show"
+    command = ("pipeline", "report", "--archive", told, "--output", output)
+    ended = talweg(*command)
+    assert ended.err == ""  # nobody has raised an alert, and nothing is wrong with that
+    assert "Alerts" not in ended.lines
+    for title in ("Messages by topic and level", "Archive", "Latest errors"):
+        assert title in ended.lines
+    assert "123 messages counted, 2 of them not parsed" in ended.lines
+    paths = [output / name for name in (*CHARTS, "report.html")]
+    assert ended.lines[-4:] == [str(path) for path in paths]
+    assert all(path.is_file() for path in paths)
+    assert not (told / "report").exists()
+
+    scene.create(1, ALERTS)
+    try:
+        with Producer(servers=scene.cluster.servers) as producer:
+            producer.send_many(ALERTS, [json.dumps(ALERT).encode(), b"no alert"])
+        as_json = talweg(*command, "--json").json
+    finally:
+        with scene.cluster.ask() as manager:
+            manager.delete(f"/topics/{ALERTS}")
+    assert as_json["files"] == [str(path) for path in paths]
+    assert as_json["findings"]["alerts"] == [ALERT]
+    assert sum(each["messages"] for each in as_json["findings"]["minutes"]) == 123
+
+
+def test_what_was_found_is_told_where_nothing_can_be_written(
+    told: Path, scene: Scene, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    command = ("pipeline", "report", "--archive", told, "--output", tmp_path / "file" / "report")
+    ended = Shell(scene.cluster.servers)(*command, code=1)
+    assert "123 messages counted, 2 of them not parsed" in ended.lines
+    assert ended.err.startswith(f"talweg: {tmp_path / 'file' / 'report'}: Not a directory; --output DIR puts")
 
 
 def test_the_charts_and_the_page_are_whole(found: Findings, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from talweg.cli import options
-from talweg.cli.complaints import Failed
+from talweg.cli.complaints import Failed, failed
 from talweg.cli.output import print_json, print_lines, print_table
-from talweg.errors import InvalidSetting, TalwegError
+from talweg.errors import InvalidSetting, TalwegError, TopicNotFound
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -203,12 +203,16 @@ def report(
     if not tables_below(archive):
         raise Failed(f"{archive}: nothing to report; run pipelines first: talweg pipeline run --archive DIR")
     findings = find(archive.absolute(), _alerts(servers))
-    paths = write_report(findings, (output or archive / "report").absolute())
+    if not as_json:
+        _print_tables(findings)  # first: what is known is told, also where nothing can be written
+    try:
+        paths = write_report(findings, (output or archive / "report").absolute())
+    except OSError as error:
+        raise failed(error, "--output DIR puts charts and page elsewhere") from None
     if as_json:
         print_json({"findings": msgspec.to_builtins(findings), "files": [str(path) for path in paths]})
-        return
-    _print_tables(findings)
-    print_lines(map(str, paths))
+    else:
+        print_lines(map(str, paths))
 
 
 @app.command("redrive")
@@ -275,13 +279,16 @@ def _goes_to(each: Any) -> str:
 
 
 def _alerts(servers: str | None) -> tuple[dict[str, Any], ...]:
-    """What the topic of alerts holds; without a cluster, a report says what the tables know."""
+    """What the topic of alerts holds, if there ever was one. Without a cluster, a report says what the tables
+    know."""
     from talweg.client.consumer import Consumer  # noqa: PLC0415
     from talweg.pipeline.alerts import TOPIC  # noqa: PLC0415
 
     try:
         with Consumer(TOPIC, servers=servers, api_timeout_ms=5_000) as consumer:
             values = [message.value for message in consumer.read_to_end()]
+    except TopicNotFound:
+        return ()
     except TalwegError as error:
         sys.stderr.write(f"talweg: alerts are left out: {error}\n")
         return ()
