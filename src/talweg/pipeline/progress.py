@@ -12,7 +12,10 @@ from rich.table import Table as RichTable
 
 from talweg.pipeline.runner import Progress
 
-_COLUMNS: Final = ("batch", "rows", "rows in all", "rows/s", "lag", "too late")
+_NAMES: Final = ("pipeline", "state")
+_FIGURES: Final = ("batch", "rows", "in all", "rows/s", "lag", "too late")
+_LEAST: Final = ("batch", "rows", "rows/s", "too late")  # the first of them is missed least
+_BETWEEN: Final = 2  # blanks between columns
 
 
 class Display(Protocol):
@@ -28,11 +31,14 @@ class Display(Protocol):
 
 
 def choose_display(*, as_json: bool, stream: TextIO | None = None) -> Display:
-    """What fits: standard error's terminal, or lines there; JSON on standard output if it is asked for."""
+    """What fits: on standard error a table, if that is a terminal that can draw it anew, or lines; JSON on
+    standard output if it is asked for."""
     if as_json:
         return JsonLines(stream or sys.stdout)
     console = Console(file=stream or sys.stderr)
-    return LiveTable(console) if console.is_terminal else TextLines(stream or sys.stderr)
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LiveTable(console)
+    return TextLines(stream or sys.stderr)
 
 
 class LiveTable:
@@ -43,29 +49,44 @@ class LiveTable:
         self._live.start()
 
     def show(self, progress: Sequence[Progress]) -> None:
-        self._live.update(drawn(progress), refresh=True)
+        self._live.update(drawn(progress, self._live.console.width), refresh=True)
 
     def close(self) -> None:
         self._live.stop()
 
 
-def drawn(progress: Sequence[Progress]) -> RichTable:
-    """A row for each pipeline."""
-    table = RichTable("pipeline", "state")
-    for heading in _COLUMNS:
-        table.add_column(heading, justify="right")
-    for each in progress:
-        known = each.batch >= 0
-        numbers = (
-            str(each.batch) if known else "",
-            f"{each.batch_rows:,}" if known else "",
-            f"{each.rows:,}",
-            f"{rate(each):,.0f}" if known else "",
-            "" if each.lag is None else f"{each.lag:,}",
-            f"{each.left_out:,}" if each.left_out else "",
-        )
-        table.add_row(each.pipeline, each.state, *numbers)
+def drawn(progress: Sequence[Progress], width: int) -> RichTable:
+    """A row for each pipeline. A part of a figure would be another figure: where there is no room for all
+    columns, those that matter least are missing."""
+    rows = [_cells(each) for each in progress]
+    shown = [*_NAMES, *_FIGURES]
+    for name in _LEAST:
+        widths = [max(len(text) for text in (column, *(row[column] for row in rows))) for column in shown]
+        if sum(widths) + _BETWEEN * (len(shown) - 1) <= width:
+            break
+        shown.remove(name)
+    table = RichTable(box=None, pad_edge=False, header_style="bold")
+    for column in shown:
+        figure = column in _FIGURES
+        table.add_column(column, justify="right" if figure else "left", no_wrap=figure, overflow="fold")
+    for row in rows:
+        table.add_row(*(row[column] for column in shown))
     return table
+
+
+def _cells(progress: Progress) -> dict[str, str]:
+    """What stands under each heading."""
+    known = progress.batch >= 0
+    return {
+        "pipeline": progress.pipeline,
+        "state": progress.state,
+        "batch": str(progress.batch) if known else "",
+        "rows": f"{progress.batch_rows:,}" if known else "",
+        "in all": f"{progress.rows:,}",
+        "rows/s": f"{rate(progress):,.0f}" if known else "",
+        "lag": "" if progress.lag is None else f"{progress.lag:,}",
+        "too late": f"{progress.left_out:,}" if progress.left_out else "",
+    }
 
 
 def rate(progress: Progress) -> float:
