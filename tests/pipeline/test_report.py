@@ -25,7 +25,7 @@ from talweg.pipeline.compaction import FILES_MIN, compact
 from talweg.pipeline.counts import add_to_counts, counts_table
 from talweg.pipeline.findings import ORDER, ArchivedTopic, Findings, Minute, Visit, find
 from talweg.pipeline.messages import MESSAGES
-from talweg.pipeline.report import sheets_of, write_report
+from talweg.pipeline.report import page_of, sheets_of, write_report
 from talweg.pipeline.sessions import SESSIONS, sessions_table
 from talweg.pipeline.standard import add_to_lines, lines_table
 from talweg.pipeline.times import FIRST_US
@@ -189,6 +189,20 @@ def test_the_charts_and_the_page_are_whole(found: Findings, tmp_path: Path) -> N
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
+
+
+def test_a_page_breaks_what_is_long_and_nothing_else() -> None:
+    long = "x" * 160
+    page = page_of(Findings(latest=(("2026-01-31 12:10:01", "t" * 249, long),), talkers=(("nginx", 7),)), ())
+    cells = re.findall(r'<td class="(\w+)">([^<]*)</td>', page)
+    assert cells == [
+        ("short", "nginx"),
+        ("number", "7"),
+        ("short", "2026-01-31 12:10:01"),
+        ("long", "t" * 249),
+        ("long", long),
+    ]
+    assert "td.long { white-space: normal; overflow-wrap: anywhere" in page
 
 
 def test_files_that_were_merged_and_files_that_were_not_are_read_together(

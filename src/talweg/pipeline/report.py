@@ -13,12 +13,14 @@ from talweg.pipeline.findings import Findings, number_in
 
 PAGE: Final = "report.html"
 
+_LONG: Final = 32  # characters; a cell with more of them may be broken, however it is written
 _STYLE: Final = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #1b2733;
-       max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+       max-width: 66rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem }
-table { border-collapse: collapse; margin: .5rem 0 }
-td, th { padding: .25rem .8rem; border-bottom: 1px solid #dde3e9 }
+table { border-collapse: collapse; margin: .5rem 0; display: block; overflow-x: auto }
+td, th { padding: .25rem .5rem; border-bottom: 1px solid #dde3e9; white-space: nowrap }
+td.long { white-space: normal; overflow-wrap: anywhere; min-width: 12rem }
 th { text-align: left } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
 img { max-width: 100%; height: auto }
 """
@@ -90,7 +92,8 @@ def page_of(findings: Findings, charts: Sequence[Path]) -> str:
     )
     tables = "".join(_html_table(sheet) for sheet in sheets_of(findings))
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Talweg: log report</title>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><title>Talweg: log report</title>'
         f"<style>{_STYLE}</style></head><body><h1>Log report</h1>"
         f"<p>{findings.messages():,} messages in {len(findings.topics)} topics.</p>"
         f"{pictures}{tables}</body></html>\n"
@@ -99,8 +102,8 @@ def page_of(findings: Findings, charts: Sequence[Path]) -> str:
 
 def _html_table(sheet: Sheet) -> str:
     def cell(tag: str, number: int, text: str) -> str:
-        kind = ' class="number"' if number >= sheet.numbers_from else ""
-        return f"<{tag}{kind}>{html.escape(text)}</{tag}>"
+        kind = "number" if number >= sheet.numbers_from else "long" if len(text) > _LONG else "short"
+        return f'<{tag} class="{kind}">{html.escape(text)}</{tag}>'
 
     head = "".join(cell("th", number, text) for number, text in enumerate(sheet.headings))
     body = "".join(
